@@ -1,0 +1,101 @@
+"""Reading and writing files: atomic writes, hashes, JSON and JSON lines with errors that name the line."""
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from sparse_control.errors import InputError
+
+
+def sha256_file(path: Path) -> str:
+    """SHA-256 of a file's bytes, as hex."""
+    try:
+        with open(path, "rb") as handle:
+            return hashlib.file_digest(handle, "sha256").hexdigest()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
+
+
+def sha256_json(value: Any) -> str:
+    """SHA-256 of a JSON value in canonical form (sorted keys, no spaces, no NaN)."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write through a temporary file in the same folder, then `os.replace`: readers see all of it or nothing."""
+    path = Path(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written ({error.strerror})") from error
+    try:
+        with os.fdopen(descriptor, "wb") as handle:
+            handle.write(data)
+            handle.flush()
+            os.fsync(handle.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException as error:
+        Path(temporary).unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise InputError(f"{path}: cannot be written ({error.strerror})") from error
+        raise
+
+
+def write_text(path: Path, text: str) -> None:
+    """`write_bytes` of UTF-8 text with newlines as they are."""
+    write_bytes(path, text.encode())
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write one JSON value, indented, keys in the given order; NaN and infinity are refused (ValueError)."""
+    write_text(path, json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def write_json_lines(path: Path, rows: Iterable[Any]) -> None:
+    """Write one JSON value per line; NaN and infinity are refused (ValueError)."""
+    write_text(path, "".join(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in rows))
+
+
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _parse(text: str, place: str) -> Any:
+    try:
+        return json.loads(text, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{place}: not valid JSON ({error}); restore the file from git or measure it again") from error
+
+
+def read_text(path: Path) -> str:
+    """Read UTF-8 text.
+
+    Raises:
+        InputError: the file is missing, unreadable or not UTF-8.
+    """
+    try:
+        return Path(path).read_bytes().decode()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not UTF-8 text (byte {error.start})") from error
+
+
+def read_json(path: Path) -> Any:
+    """Read one JSON value; errors name the file."""
+    return _parse(read_text(path), str(path))
+
+
+def read_json_lines(path: Path) -> list[Any]:
+    """Read one JSON value per line; errors name the file and the line. Blank lines are refused, too."""
+    lines = read_text(path).split("\n")
+    if lines[-1] == "":
+        lines.pop()
+    return [_parse(line, f"{path}:{number}") for number, line in enumerate(lines, start=1)]

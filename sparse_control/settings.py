@@ -1,0 +1,202 @@
+"""`params.yaml`: one strict schema, presets laid over the base, errors that name the file, the field and the value."""
+
+import difflib
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from sparse_control.errors import InputError
+from sparse_control.files import read_text
+
+Whole = Annotated[int, Field(ge=0, strict=True)]
+Count = Annotated[int, Field(ge=1, strict=True)]
+Share = Annotated[float, Field(ge=0, le=1)]
+NonNegative = Annotated[float, Field(ge=0)]
+
+
+class Section(BaseModel):
+    """A part of params.yaml: unknown keys, wrong types, NaN and infinity are refused; values are frozen."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class CorpusSettings(Section):
+    sequence_length: Annotated[int, Field(ge=2, strict=True)]
+    windows_per_article: Count
+    minimum_paragraph_characters: Whole
+    seed: Whole
+
+
+class IssSettings(Section):
+    layers: Annotated[list[Whole], Field(min_length=1)]
+    benchmark_relations: Count
+    calibration_relations: Count
+    facts_per_relation: Annotated[int, Field(ge=2, strict=True)]
+    lam_rel_sweep: Annotated[list[NonNegative], Field(min_length=1)]
+    bootstrap_resamples: Count
+    bootstrap_seed: Whole
+
+
+class EstimatorSettings(Section):
+    corpus_sizes: Annotated[list[Annotated[int, Field(ge=2, strict=True)]], Field(min_length=1)]
+    ranks: Annotated[list[Count], Field(min_length=1)]
+    oversampling: Annotated[list[Whole], Field(min_length=1)]
+    power_iterations: Annotated[list[Whole], Field(min_length=1)]
+    probe: Literal["gaussian", "rademacher"]
+    sketch_seeds: Annotated[list[Whole], Field(min_length=3)]
+
+    @model_validator(mode="after")
+    def _ascending(self) -> "EstimatorSettings":
+        for name in ("corpus_sizes", "ranks", "oversampling", "power_iterations"):
+            values = getattr(self, name)
+            if values != sorted(set(values)):
+                raise ValueError(f"{name} must be ascending without repeats, got {values}")
+        if len(set(self.sketch_seeds)) != len(self.sketch_seeds):
+            raise ValueError(f"sketch_seeds must differ from each other, got {self.sketch_seeds}")
+        return self
+
+
+class ValidationSettings(Section):
+    activations: Count
+    seed: Whole
+    median_cosine: Share
+    median_relative_error: NonNegative
+    iss_rank_difference: NonNegative
+    iss_seed_deviation: NonNegative
+
+
+class PairCounts(Section):
+    fit: Count
+    evaluate: Count
+    reuse: Count
+
+
+class FeedbackSettings(Section):
+    readouts: Count
+    dose_limits: Annotated[list[float], Field(min_length=2, max_length=2)]
+    targets: dict[str, Count]
+    tolerance: dict[str, NonNegative]
+
+
+class ProtocolSettings(Section):
+    tasks: Annotated[list[Literal["ioi", "sentiment"]], Field(min_length=1)]
+    selectors: Annotated[list[Literal["driver_omp", "coverage_driver"]], Field(min_length=1)]
+    conditions: Annotated[list[Literal["P", "F"]], Field(min_length=1)]
+    seeds: Annotated[list[Whole], Field(min_length=1)]
+    support_size: Count
+    pairs: PairCounts
+    minimum_pairs: Count
+    minimum_gap: NonNegative
+    minimum_effect: Share
+    maximum_strength: Annotated[float, Field(gt=0)]
+    effects: Literal["first_order", "measured"]
+    effects_check: Count
+    doses: Annotated[list[float], Field(min_length=2)]
+    feedback: FeedbackSettings
+
+    @model_validator(mode="after")
+    def _complete(self) -> "ProtocolSettings":
+        for needed in (0.0, 1.0):
+            if needed not in self.doses:
+                raise ValueError(f"doses must contain {needed:g}, got {self.doses}")
+        for task in self.tasks:
+            for name in ("targets", "tolerance"):
+                if task not in getattr(self.feedback, name):
+                    raise ValueError(f"feedback.{name} has no entry for task {task!r}")
+        return self
+
+
+class Settings(Section):
+    """All settings of one preset. `width`-dependent checks stand in `check_width`, where the model is known."""
+
+    preset: str
+    model: str
+    dtype: Literal["float32", "float64", "bfloat16", "float16"]
+    threads: Count
+    corpus: CorpusSettings
+    iss: IssSettings
+    estimator: EstimatorSettings
+    validation: ValidationSettings
+    protocol: ProtocolSettings
+
+    def check_width(self, width: int, n_layers: int) -> None:
+        """Refuse ranks that do not fit the model width, and layers outside the model (source document, 5.3).
+
+        Raises:
+            InputError: a rank >= width, or a layer outside 0..n_layers-1.
+        """
+        for rank in self.estimator.ranks:
+            if rank >= width:
+                raise InputError(
+                    f"params.yaml: estimator.ranks: {rank} is not below the width {width} of {self.model}; "
+                    f"use ranks 1..{width - 1}"
+                )
+        for layer in self.iss.layers:
+            if layer >= n_layers:
+                raise InputError(
+                    f"params.yaml: iss.layers: {layer} is not a source layer of {self.model}; use 0..{n_layers - 1}"
+                )
+
+
+def _overlay(base: dict[str, Any], top: dict[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in top.items():
+        both = isinstance(value, dict) and isinstance(merged.get(key), dict)
+        merged[key] = _overlay(merged[key], value) if both else value
+    return merged
+
+
+def _known_keys(section: type[BaseModel], place: tuple[Any, ...]) -> list[str]:
+    for step in place:
+        field = section.model_fields.get(step) if isinstance(step, str) else None
+        if field is None or not (isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)):
+            return []
+        section = field.annotation
+    return list(section.model_fields)
+
+
+def _explain(path: Path, error: ValidationError) -> str:
+    first = error.errors()[0]
+    field = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "extra_forbidden":
+        known = _known_keys(Settings, first["loc"][:-1])
+        near = difflib.get_close_matches(str(first["loc"][-1]), known, n=1)
+        mend = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(known)}"
+        return f"{path}: {field}: unknown key; {mend}"
+    if first["type"] == "missing":
+        return f"{path}: {field}: is missing; add it"
+    return f"{path}: {field}: {first['msg']}, got {first['input']!r}"
+
+
+def load_settings(path: Path, preset: str = "smoke", model: str | None = None) -> Settings:
+    """Read params.yaml, lay `preset` over it and check everything.
+
+    Args:
+        path: the file.
+        preset: a key of `presets`.
+        model: replaces the file's `model` where given.
+
+    Raises:
+        InputError: one line that names the file, the field, the value and the mend.
+    """
+    try:
+        content = yaml.safe_load(read_text(path))
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        raise InputError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(content, dict):
+        raise InputError(f"{path}: expected a mapping of settings, got {type(content).__name__}")
+    presets = content.pop("presets", {})
+    if not isinstance(presets, dict) or preset not in presets:
+        known = ", ".join(map(str, presets)) if isinstance(presets, dict) else "none"
+        raise InputError(f"{path}: presets: no preset {preset!r}; there are: {known}")
+    if not isinstance(presets[preset], dict):
+        raise InputError(f"{path}: presets.{preset}: expected a mapping of settings, got {presets[preset]!r}")
+    merged = _overlay(content, presets[preset]) | {"preset": preset}
+    if model is not None:
+        merged["model"] = model
+    try:
+        return Settings.model_validate(merged)
+    except ValidationError as error:
+        raise InputError(_explain(path, error)) from error
