@@ -1,0 +1,16 @@
+"""Where the project lies on this machine, and where it keeps what it downloads."""
+
+import os
+from pathlib import Path
+
+
+def project_folder() -> Path:
+    """The folder of params.yaml: the parent of this package where that has one, else the current folder."""
+    beside = Path(__file__).resolve().parent.parent
+    return beside if (beside / "params.yaml").is_file() else Path.cwd()
+
+
+def cache_folder() -> Path:
+    """Downloads and what is built from them (`models/`, `corpus/`): `$SPARSE_CONTROL_CACHE`, or `.cache` in the project."""
+    chosen = os.environ.get("SPARSE_CONTROL_CACHE")
+    return Path(chosen).expanduser().resolve() if chosen else project_folder() / ".cache"
