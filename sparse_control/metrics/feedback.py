@@ -1,0 +1,39 @@
+"""Axis 4, feedback controllability: whether a measured error steers the dose to a requested value (source document, 04)."""
+
+from typing import Any
+
+from sparse_control.metrics._checks import real_scalar
+
+TOLERANCE = {"ioi": 0.3, "mcqa": 0.3, "refusal": 0.1}     # logits, of the source document
+
+
+def endpoint_metrics(
+    *, target: float, terminal_margin: float, initial_margin: float, tolerance: float
+) -> dict[str, float | bool]:
+    """Judge one feedback endpoint.
+
+    Args:
+        target: requested value m*, in logits.
+        terminal_margin: measured value at the last dose.
+        initial_margin: measured value at dose 0.
+        tolerance: largest error that is a hit, >= 0.
+
+    Returns:
+        `hit` (|m* - terminal| <= tolerance), `terminal_error` and `initial_error` (logits), and `already_met`
+        (the target was within tolerance before any intervention; such hits are reported apart).
+
+    Raises:
+        ValueError: names the argument that is not a finite real number, or a negative tolerance.
+    """
+    target = real_scalar("target", target)
+    terminal_error = abs(target - real_scalar("terminal_margin", terminal_margin))
+    initial_error = abs(target - real_scalar("initial_margin", initial_margin))
+    tolerance = real_scalar("tolerance", tolerance)
+    if tolerance < 0:
+        raise ValueError(f"tolerance must not be negative, got {tolerance!r}")
+    return {
+        "hit": terminal_error <= tolerance,
+        "terminal_error": terminal_error,
+        "initial_error": initial_error,
+        "already_met": initial_error <= tolerance,
+    }
