@@ -1,0 +1,64 @@
+"""A loaded causal language model with what the library needs to know of it."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sparse_control.models.layout import Layout, find_layout
+
+
+@dataclass(frozen=True, eq=False)
+class LanguageModel:
+    """A decoder in evaluation mode, its tokenizer and its provenance.
+
+    Attributes:
+        model: the Hugging Face causal language model; never altered by the library.
+        tokenizer: its tokenizer, or None for models built from a configuration alone.
+        provenance: name, source, revision, weights and tokenizer SHA-256, dtype, device, BOS, library versions.
+        layout: the modules that are hooked.
+    """
+
+    model: Any
+    tokenizer: Any
+    provenance: dict[str, Any]
+    layout: Layout
+
+    @classmethod
+    def wrap(cls, model: Any, tokenizer: Any = None, provenance: dict[str, Any] | None = None) -> "LanguageModel":
+        """Wrap a model that is already in memory; `load_model` also checks it.
+
+        Raises:
+            UnsupportedModel: its blocks, norm or projections are not found.
+        """
+        return cls(model=model, tokenizer=tokenizer, provenance=provenance or {}, layout=find_layout(model))
+
+    @property
+    def name(self) -> str:
+        return self.provenance.get("name", self.model.config.model_type)
+
+    @property
+    def n_layers(self) -> int:
+        return len(self.layout.blocks)
+
+    @property
+    def width(self) -> int:
+        return self.model.config.get_text_config().hidden_size
+
+    @property
+    def n_heads(self) -> int:
+        return self.model.config.get_text_config().num_attention_heads
+
+    @property
+    def head_dim(self) -> int:
+        config = self.model.config.get_text_config()
+        return getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.model.parameters()).device
+
+    def encode(self, text: str) -> Tensor:
+        """Token ids (T,) of a text with the tokenizer's own BOS policy, unpadded."""
+        return torch.tensor(self.tokenizer(text)["input_ids"], device=self.device)
