@@ -15,10 +15,10 @@ from sparse_control.files import sha256_file
 class Package:
     """One pinned distribution file."""
 
-    package: str   # name in the package index
+    package: str  # name in the package index
     version: str
-    file: str      # file name of the wheel
-    sha256: str    # of that file
+    file: str  # file name of the wheel
+    sha256: str  # of that file
 
     @property
     def requirement(self) -> str:

