@@ -11,6 +11,6 @@ def project_folder() -> Path:
 
 
 def cache_folder() -> Path:
-    """Downloads and what is built of them (`models/`, `corpus/`): `$SPARSE_CONTROL_CACHE`, else `.cache` in the project."""
+    """Folder of downloads and what is built of them: `$SPARSE_CONTROL_CACHE`, else `.cache` in the project folder."""
     chosen = os.environ.get("SPARSE_CONTROL_CACHE")
     return Path(chosen).expanduser().resolve() if chosen else project_folder() / ".cache"

@@ -16,11 +16,11 @@ from importlib.resources import files
 from pathlib import Path
 
 from sparse_control.errors import InputError, NotAvailable
-from sparse_control.files import sha256_file
+from sparse_control.files import sha256_file, sha256_json
 from sparse_control.packages import Package, download
 from sparse_control.project import cache_folder
 
-__all__ = ["Source", "cache_folder", "fetch_model", "find_source", "model_path", "registry"]
+__all__ = ["Source", "cache_folder", "fetch_model", "find_source", "model_path", "registry", "weights_identity"]
 
 MEGABYTE = 1_000_000
 
@@ -81,6 +81,23 @@ def find_source(name: str) -> Source:
 def model_path(source: Source, cache: Path | None = None) -> Path:
     """Where the GGUF file of `source` stands once fetched."""
     return Path(cache or cache_folder()) / "models" / source.gguf
+
+
+def weights_identity(model: str) -> str:
+    """What tells one model's weights from another's in a cache key, without loading them.
+
+    The pinned hash of a registry name, the hash of a GGUF file, the hash over a local folder's files; a hub id stands
+    for itself.
+    """
+    known = registry()
+    path = Path(model)
+    if model in known:
+        return known[model].sha256
+    if path.is_file():
+        return sha256_file(path)
+    if path.is_dir():
+        return sha256_json({entry.name: sha256_file(entry) for entry in sorted(path.iterdir()) if entry.is_file()})
+    return model
 
 
 def fetch_model(name: str, cache: Path | None = None, progress: Callable[[str], None] | None = None) -> Path:

@@ -1,0 +1,27 @@
+"""Every table from the saved measurements, without a model."""
+
+from pathlib import Path
+from typing import Any
+
+from prefect import flow
+
+from flows.common import task_runner
+from sparse_control.errors import InputError
+from tasks.tables import tables
+
+NAME = "reproduce"
+
+
+@flow(name=NAME, task_runner=task_runner(), persist_result=False)
+def reproduce(root: str = ".", out: str | None = None) -> dict[str, Any]:
+    """Recompute and render the tables of `root` into `out` (`paper/tables` below `root` by default).
+
+    Raises:
+        InputError: `root` is no folder, or a measurement in it is malformed.
+    """
+    place = Path(root).expanduser().resolve()
+    if not place.is_dir():
+        raise InputError(f"root {root}: is not a folder; choose one that was measured into")
+    target = Path(out).expanduser().resolve() if out else place / "paper" / "tables"
+    tables.submit(root=str(place), out=str(target)).result()
+    return {"flow": NAME, "root": str(place), "out": str(target)}

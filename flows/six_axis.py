@@ -1,0 +1,31 @@
+"""Six-axis protocol: one study per (task, selector, condition)."""
+
+from itertools import product
+from typing import Any
+
+from prefect import flow
+
+from flows.common import Progress, checked_root, checked_settings, data_files, task_runner
+from sparse_control.models.fetch import weights_identity
+from tasks.six_axis import study
+
+NAME = "six-axis"
+
+
+@flow(name=NAME, task_runner=task_runner(), persist_result=False)
+def six_axis(preset: str = "smoke", model: str | None = None, root: str = ".") -> dict[str, Any]:
+    """Measure every study of the preset into `root`; unchanged studies whose files are whole are skipped.
+
+    Args, Returns, Raises: as `official_iss`; `root` gets `measurements/`.
+    """
+    settings, place = checked_settings(preset, model), checked_root(root)
+    weights = weights_identity(settings.model)
+    progress = Progress(NAME)
+    protocol = settings.protocol
+    for panel, selector, condition in product(protocol.tasks, protocol.selectors, protocol.conditions):
+        progress.run(
+            study, f"{panel}, {selector}, {condition}", below=place,
+            root=str(place), settings=settings, weights=weights, inputs=data_files("panels/*", "panel_*"),
+            panel=panel, selector=selector, condition=condition,
+        )  # fmt: skip
+    return progress.summary(settings, place)

@@ -1,0 +1,138 @@
+"""Skipping, tampering, collisions and failures, with small stages that write real files."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tasks  # noqa: F401  settles the environment before Prefect reads it
+from prefect import flow, task
+from prefect.task_runners import ThreadPoolTaskRunner
+
+from sparse_control.errors import InputError
+from sparse_control.receipt import Receipt
+from sparse_control.settings import CorpusSettings
+from tasks.caching import content_key, plain, run_cached
+
+MODULES = ("sparse_control.receipt",)
+BODIES: list[str] = []
+
+
+def _write(name, root, value):
+    BODIES.append(name)
+    path = Path(root) / f"{name}.txt"
+    path.write_text(str(value))
+    return Receipt.of(Path(root), [path]).as_json()
+
+
+@task(name="first", cache_key_fn=content_key("first", schema=1, modules=MODULES), persist_result=True,
+      result_serializer="json")  # fmt: skip
+def first(root: str, value: int) -> dict[str, str]:
+    return _write("first", root, value)
+
+
+@task(name="second", cache_key_fn=content_key("second", schema=1, modules=MODULES), persist_result=True,
+      result_serializer="json")  # fmt: skip
+def second(root: str, value: int) -> dict[str, str]:
+    return _write("second", root, value)
+
+
+@task(name="failing", cache_key_fn=content_key("failing", schema=1, modules=MODULES), persist_result=True,
+      result_serializer="json")  # fmt: skip
+def failing(root: str, value: int) -> dict[str, str]:
+    raise InputError("params.yaml: wrong")
+
+
+@task(name="lying", cache_key_fn=content_key("lying", schema=1, modules=MODULES), persist_result=True,
+      result_serializer="json")  # fmt: skip
+def lying(root: str, value: int) -> dict[str, str]:
+    return {"never.txt": "0" * 64}
+
+
+@flow(name="small", task_runner=ThreadPoolTaskRunner(max_workers=1), persist_result=False)
+def small(root: str, value: int = 1, steps: tuple[str, ...] = ("first", "second")) -> list[bool]:
+    known = {"first": first, "second": second, "failing": failing, "lying": lying}
+    return [run_cached(known[s], below=Path(root), arguments={"root": root, "value": value})[1] for s in steps]
+
+
+@pytest.fixture
+def root(prefect_server, tmp_path):
+    BODIES.clear()
+    return tmp_path
+
+
+@pytest.mark.slow
+def test_a_second_run_does_nothing(root):
+    assert small(str(root)) == [False, False]
+    assert small(str(root)) == [True, True]
+    assert BODIES == ["first", "second"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("damage", [lambda path: path.unlink(), lambda path: path.write_text("tampered")])
+def test_a_missing_or_tampered_file_is_made_again_once(root, damage):
+    small(str(root))
+    damage(root / "first.txt")
+    assert small(str(root)) == [False, True]
+    assert (root / "first.txt").read_text() == "1"
+    assert small(str(root)) == [True, True]
+    assert BODIES == ["first", "second", "first"]
+
+
+@pytest.mark.slow
+def test_other_values_run_again_and_equal_arguments_of_two_tasks_do_not_collide(root):
+    small(str(root))
+    assert small(str(root), value=2) == [False, False]
+    assert {path.name for path in root.iterdir()} == {"first.txt", "second.txt"}
+
+
+@pytest.mark.slow
+def test_a_failure_reaches_the_caller_in_one_line(root, capfd):
+    with pytest.raises(InputError, match="params.yaml: wrong"):
+        small(str(root), steps=("first", "failing", "second"))
+    assert BODIES == ["first"]
+    shown = "".join(capfd.readouterr())
+    assert "Traceback" not in shown and "telemetry" not in shown.lower()
+
+
+@pytest.mark.slow
+def test_a_receipt_for_files_that_are_not_there_is_an_error(root):
+    with pytest.raises(InputError, match="lying: reports files .* never.txt"):
+        small(str(root), steps=("lying",))
+
+
+@pytest.mark.parametrize("value", [np.zeros(2), {1: "a"}, {"a": np.float64}, object(), {"a", "b"}, lambda: 0])
+def test_types_without_a_place_in_a_key_are_refused(value):
+    key = content_key("any", schema=1, modules=MODULES)
+    with pytest.raises(TypeError, match="a cached task takes paths and plain values"):
+        key(None, {"root": "x", "value": value})
+
+
+def test_a_path_counts_by_content_and_a_folder_by_all_its_files(tmp_path):
+    one, two = tmp_path / "one", tmp_path / "two"
+    for folder in (one, two):
+        (folder / "deep").mkdir(parents=True)
+        (folder / "deep" / "file").write_text("same")
+    assert plain(one) == plain(two)
+    assert plain(one / "deep" / "file") == plain(two / "deep" / "file")
+    (two / "deep" / "file").write_text("other")
+    assert plain(one) != plain(two)
+    with pytest.raises(InputError, match="cannot be read"):
+        plain(tmp_path / "none")
+
+
+def test_sections_a_stage_does_not_read_leave_its_key_alone():
+    key = content_key("any", schema=1, modules=MODULES, without=("seed",))
+    whole = content_key("any", schema=1, modules=MODULES)
+    values = {"sequence_length": 8, "windows_per_article": 1, "minimum_paragraph_characters": 0}
+    one, two = CorpusSettings(**values, seed=0), CorpusSettings(**values, seed=1)
+    assert key(None, {"settings": one}) == key(None, {"settings": two})
+    assert whole(None, {"settings": one}) != whole(None, {"settings": two})
+
+
+def test_name_schema_and_code_are_in_the_key():
+    base = content_key("a", schema=1, modules=MODULES)(None, {})
+    assert base == content_key("a", schema=1, modules=MODULES)(None, {})
+    assert base != content_key("b", schema=1, modules=MODULES)(None, {})
+    assert base != content_key("a", schema=2, modules=MODULES)(None, {})
+    assert base != content_key("a", schema=1, modules=("sparse_control.seeds",))(None, {})
