@@ -1,0 +1,87 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from flows.common import checked_root, checked_settings, task_runner
+from flows.official_iss import official_iss
+from flows.reproduce import reproduce
+from flows.six_axis import six_axis
+from sparse_control.errors import InputError, NotAvailable
+from sparse_control.models.fetch import registry, weights_identity
+
+PROJECT = Path(__file__).resolve().parents[2]
+FLOWS = {"official-iss": official_iss, "six-axis": six_axis, "reproduce": reproduce}
+
+
+def test_names_are_exact_in_flows_and_deployments():
+    assert {flow.name for flow in FLOWS.values()} == set(FLOWS)
+    deployments = yaml.safe_load((PROJECT / "prefect.yaml").read_text())["deployments"]
+    assert [deployment["name"] for deployment in deployments] == list(FLOWS)
+    for deployment in deployments:
+        file, _, function = deployment["entrypoint"].partition(":")
+        assert (PROJECT / file).is_file() and FLOWS[deployment["name"]].fn.__name__ == function
+
+
+@pytest.mark.parametrize("flow", [official_iss, six_axis])
+def test_settings_are_checked_before_any_work(flow, tmp_path):
+    with pytest.raises(InputError, match="no preset 'tiny'"):
+        flow.fn(preset="tiny", root=str(tmp_path / "root"))
+    assert not (tmp_path / "root").exists()
+
+
+def test_ranks_and_layers_are_held_against_a_registered_model(tmp_path, monkeypatch):
+    content = yaml.safe_load((PROJECT / "params.yaml").read_text())
+    content["iss"]["layers"] = [30]
+    (tmp_path / "params.yaml").write_text(yaml.safe_dump(content))
+    monkeypatch.setattr("flows.common.project_folder", lambda: tmp_path)
+    with pytest.raises(InputError, match="iss.layers: 30 is not a source layer of smollm2-135m-instruct"):
+        checked_settings("smoke", None)
+
+
+def test_a_root_that_cannot_be_made_is_one_line(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="cannot be made .* choose another --root"):
+        checked_root(str(tmp_path / "file" / "below"))
+
+
+def test_reproducing_a_folder_that_is_not_there_is_one_line(tmp_path):
+    with pytest.raises(InputError, match="is not a folder"):
+        reproduce.fn(root=str(tmp_path / "none"))
+
+
+def test_dask_without_the_package_names_the_command(monkeypatch):
+    monkeypatch.setitem(sys.modules, "prefect_dask", None)
+    with pytest.raises(NotAvailable, match="pip install prefect-dask"):
+        task_runner("tcp://127.0.0.1:8786")
+
+
+def test_importing_the_flows_settles_the_environment_and_loads_no_torch(tmp_path):
+    code = (
+        "import flows.official_iss, flows.six_axis, flows.reproduce, os, sys\n"
+        "print(os.environ['PREFECT_HOME'], os.environ['PREFECT_SERVER_ANALYTICS_ENABLED'], 'torch' in sys.modules)"
+    )
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=PROJECT, env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == [str(PROJECT / ".prefect"), "false", "False"]
+    assert done.stderr == ""
+
+
+def test_weights_are_told_apart_without_loading_them(tmp_path):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")
+    (tmp_path / "one.gguf").write_text("1")
+    before = weights_identity(str(tmp_path / "model"))
+    (tmp_path / "model" / "config.json").write_text("{ }")
+    name = "smollm2-135m-instruct"
+    kinds = {
+        weights_identity(name): registry()[name].sha256,
+        weights_identity("Qwen/Qwen2.5-0.5B"): "Qwen/Qwen2.5-0.5B",
+    }
+    assert all(found == wanted for found, wanted in kinds.items())
+    assert len({before, weights_identity(str(tmp_path / "model")), weights_identity(str(tmp_path / "one.gguf"))}) == 3
