@@ -11,12 +11,14 @@ from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.utils import logging as transformers_logging
 
 from sparse_control.errors import InputError, NotAvailable
 from sparse_control.files import read_json, sha256_file, write_json
-from sparse_control.models.fetch import cache_folder, registry
+from sparse_control.models.fetch import registry
 from sparse_control.models.language_model import LanguageModel
 from sparse_control.models.self_check import self_check
+from sparse_control.project import cache_folder
 
 DTYPES = ("float32", "float64", "bfloat16", "float16")
 
@@ -27,6 +29,7 @@ def _versions() -> dict[str, str]:
 
 
 def _load(folder: str, dtype: str, **where: Any) -> tuple[Any, Any]:
+    transformers_logging.disable_progress_bar()
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, **where)
         model = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype), **where)
@@ -46,6 +49,9 @@ def _converted(gguf: Path, sha256: str) -> Path:
     temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".convert."))
     try:
         model, tokenizer = _load(str(gguf.parent), "float32", gguf_file=gguf.name)
+        # The tensors are plain floats by now; the quantizer left on the model only forbids saving them.
+        model.hf_quantizer = None
+        del model.config.quantization_config
         model.save_pretrained(temporary)
         tokenizer.save_pretrained(temporary)
         write_json(temporary / "source.json", {"file": gguf.name, "sha256": sha256})

@@ -66,7 +66,7 @@ def full_stream(lm: LanguageModel, input_ids: Tensor) -> list[Tensor]:
         input_ids: (B, T), equal lengths, no padding.
     """
     with _capturing_stream(lm) as stream:
-        lm.model(input_ids=input_ids, use_cache=False)
+        lm.model.base_model(input_ids=input_ids, use_cache=False)
     if len(stream) != lm.n_layers + 1:
         raise UnsupportedModel(f"{lm.name}: {len(stream)} residual states captured, expected {lm.n_layers + 1}")
     return stream
@@ -182,19 +182,19 @@ class DecodeStep:
         self.n_tokens = len(input_ids)
         self._last = input_ids[-1:]
         with torch.no_grad():
-            cache = lm.model(input_ids=input_ids[None, :-1], use_cache=True).cache
+            cache = lm.model.base_model(input_ids=input_ids[None, :-1], use_cache=True).cache
         layers = cache.layers
         if len(layers) != lm.n_layers or any(getattr(layer, "keys", None) is None for layer in layers):
             raise UnsupportedModel(f"{lm.name}: not every layer caches plain keys and values")
         self._prefix = Prefix(tuple(layer.keys[0] for layer in layers), tuple(layer.values[0] for layer in layers))
 
-    def _run(self, batch: int) -> Tensor:
+    def _forward(self, model: nn.Module, batch: int = 1) -> object:
         with _decoding(self.lm, self._prefix):
-            position = torch.full((1, 1), self.n_tokens - 1, device=self.lm.device)
-            # tokens (B, 1); cotangents and patches ride on the batch axis
-            return self.lm.model(
-                input_ids=self._last.expand(batch, 1), position_ids=position.expand(batch, 1), use_cache=False
-            ).logits[:, -1]
+            position = torch.full((batch, 1), self.n_tokens - 1, device=self.lm.device)
+            return model(input_ids=self._last.expand(batch, 1), position_ids=position, use_cache=False)
+
+    def _logits(self, batch: int = 1) -> Tensor:
+        return self._forward(self.lm.model, batch).logits[:, -1]  # (B, V)
 
     @torch.no_grad()
     def logits(self, additions: Mapping[Site, Tensor] | None = None) -> Tensor:
@@ -204,20 +204,20 @@ class DecodeStep:
             additions: what is added at each site, (B, site width) each, all at position -1; None: unpatched, B = 1.
         """
         if not additions:
-            return self._run(1)
+            return self._logits()
         batch = {len(value) for value in additions.values()}
         if len(batch) != 1:
             raise ValueError(f"additions must have one batch size, got {sorted(batch)}")
         if any(site.position != -1 for site in additions):
             raise ValueError("additions of a decode step must all be at position -1")
         with add_at_sites(self.lm, additions, length=1):
-            return self._run(batch.pop())
+            return self._logits(batch.pop())
 
     @torch.no_grad()
     def activations(self, sites: Sequence[Site]) -> dict[Site, Tensor]:
         """Unpatched activations (site width,) at the last token."""
         with capturing_sites(self.lm, sites) as captured:
-            self._run(1)
+            self._forward(self.lm.model.base_model)
         return {site: captured[site][0, -1] for site in sites}
 
     def site_gradients(self, sites: Sequence[Site], direction: Tensor) -> dict[Site, Tensor]:
@@ -233,13 +233,13 @@ class DecodeStep:
             width = {site: value.shape[-1] for site, value in self.activations(sites).items()}
             zeros = {site: torch.zeros(1, width[site], device=self.lm.device, requires_grad=True) for site in sites}
             with add_at_sites(self.lm, zeros, length=1):
-                value = (self._run(1)[0] * direction).sum()
+                value = (self._logits()[0] * direction).sum()
             return {site: g[0] for site, g in zip(sites, torch.autograd.grad(value, list(zeros.values())))}
 
     def stream(self) -> list[Tensor]:
         """h^0..h^L of the last token, (1, 1, d) each, with the graph from h^0 on: h^0 is a leaf that requires grad."""
         with torch.enable_grad(), first_input_as_leaf(self.lm), _capturing_stream(self.lm) as stream:
-            self._run(1)
+            self._forward(self.lm.model.base_model)
         return stream
 
     def block_functions(self) -> list[Callable[[Tensor], Tensor]]:
@@ -252,7 +252,7 @@ class DecodeStep:
         handles = [block.register_forward_pre_hook(record, with_kwargs=True) for block in self.lm.layout.blocks]
         try:
             with torch.no_grad():
-                self._run(1)
+                self._forward(self.lm.model.base_model)
         finally:
             for handle in handles:
                 handle.remove()

@@ -1,0 +1,137 @@
+"""Linear operators by their action: `shape`, `matmat`, `rmatmat` (source document, 6; definitions A4)."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+import torch
+from scipy.sparse.linalg import LinearOperator
+from torch import Tensor
+
+from sparse_control.jacobian.guard import check_exact_mode
+from sparse_control.jacobian.sweep import pull_back, push_forward
+from sparse_control.models.language_model import LanguageModel
+from sparse_control.models.stream import DecodeStep
+
+Array = np.ndarray | Tensor
+
+
+class Operator(Protocol):
+    """What randomized QB needs of a Jacobian: its products with blocks of vectors."""
+
+    shape: tuple[int, int]
+    dtype: torch.dtype
+
+    def matmat(self, vectors: Array) -> Array: ...
+
+    def rmatmat(self, vectors: Array) -> Array: ...
+
+
+def like(result: Tensor, given: Array) -> Array:
+    """`result` (float64) in the kind and dtype of `given`: numpy stays numpy, torch stays torch."""
+    return result.numpy() if isinstance(given, np.ndarray) else result.to(given)
+
+
+def as_block(vectors: Array, rows: int, name: str = "vectors") -> Tensor:
+    """`vectors` (rows, m) as a float64 CPU tensor.
+
+    Raises:
+        ValueError: another shape, or non-finite entries.
+    """
+    block = torch.as_tensor(vectors).detach().to("cpu", torch.float64)
+    if block.ndim != 2 or block.shape[0] != rows:
+        raise ValueError(f"{name} must have shape ({rows}, m), got {tuple(block.shape)}")
+    if not torch.isfinite(block).all():
+        raise ValueError(f"{name} must be finite")
+    return block
+
+
+class _Products:
+    """`matmat`, `rmatmat` and the scipy view over `_forward` and `_adjoint`, float64 (d, m) -> (d, m)."""
+
+    shape: tuple[int, int]
+
+    def matmat(self, vectors: Array) -> Array:
+        """J V for V (d, m), as (d, m) in the kind and dtype of V."""
+        return like(self._forward(as_block(vectors, self.shape[1])), vectors)
+
+    def rmatmat(self, vectors: Array) -> Array:
+        """J^T V for V (d, m), as (d, m) in the kind and dtype of V."""
+        return like(self._adjoint(as_block(vectors, self.shape[0])), vectors)
+
+    def to_scipy(self) -> LinearOperator:
+        """The operator as a `scipy.sparse.linalg.LinearOperator` over float64."""
+        return LinearOperator(
+            self.shape,
+            matvec=lambda v: self.matmat(np.asarray(v, dtype=np.float64).reshape(-1, 1))[:, 0],
+            rmatvec=lambda v: self.rmatmat(np.asarray(v, dtype=np.float64).reshape(-1, 1))[:, 0],
+            matmat=lambda v: self.matmat(np.asarray(v, dtype=np.float64)),
+            rmatmat=lambda v: self.rmatmat(np.asarray(v, dtype=np.float64)),
+            dtype=np.float64,
+        )
+
+
+class DenseOperator(_Products):
+    """The operator of a dense matrix (d, d).
+
+    Args:
+        matrix: numpy or torch, finite; products are taken in float64.
+
+    Raises:
+        ValueError: not a matrix, or not finite.
+    """
+
+    def __init__(self, matrix: Array) -> None:
+        tensor = torch.as_tensor(matrix)
+        if tensor.ndim != 2:
+            raise ValueError(f"matrix must have two dimensions, got shape {tuple(tensor.shape)}")
+        self.dtype = tensor.dtype if tensor.dtype.is_floating_point else torch.float64
+        self.matrix = as_block(tensor, tensor.shape[0], "matrix")
+        self.shape = tuple(self.matrix.shape)
+
+    def _forward(self, block: Tensor) -> Tensor:
+        return self.matrix @ block
+
+    def _adjoint(self, block: Tensor) -> Tensor:
+        return self.matrix.T @ block
+
+
+class CorpusOperator(_Products):
+    """The corpus-averaged Jacobian of one layer by its action alone: batched JVPs and VJPs, never a d x d matrix."""
+
+    def __init__(self, lm: LanguageModel, corpus_ids: Sequence[Sequence[int]], layer: int) -> None:
+        check_exact_mode(lm)
+        if not len(corpus_ids):
+            raise ValueError("corpus_ids must hold at least one prompt")
+        if not 0 <= layer < lm.n_layers:
+            raise ValueError(f"layer must be in 0..{lm.n_layers - 1}, got {layer}")
+        self.lm, self.layer = lm, layer
+        self.corpus_ids = [torch.as_tensor(prompt) for prompt in corpus_ids]
+        self.shape = (lm.width, lm.width)
+        self.dtype = lm.model.dtype
+
+    def _mean(self, product, block: Tensor) -> Tensor:
+        rows = block.T.to(self.lm.device, self.dtype)  # (m, d)
+        total = torch.zeros(block.shape, dtype=torch.float64)
+        for prompt in self.corpus_ids:
+            total += product(DecodeStep(self.lm, prompt), {self.layer: rows})[self.layer].T.cpu()
+        return total / len(self.corpus_ids)
+
+    def _forward(self, block: Tensor) -> Tensor:
+        return self._mean(push_forward, block)
+
+    def _adjoint(self, block: Tensor) -> Tensor:
+        return self._mean(pull_back, block)
+
+
+def corpus_operator(lm: LanguageModel, corpus_ids: Sequence[Sequence[int]], layer: int) -> CorpusOperator:
+    """Matrix-free `J^l = (1/n) sum_i J^l_{x_i}` (definitions A2, A4).
+
+    Args:
+        corpus_ids: n prompts of token ids, the calibration sequence length each.
+        layer: source layer, 0..L-1.
+
+    Raises:
+        ValueError: no prompts, or a layer outside the model.
+    """
+    return CorpusOperator(lm, corpus_ids, layer)

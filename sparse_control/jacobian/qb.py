@@ -1,0 +1,103 @@
+"""Randomized QB factorisation of a Jacobian (source document, 6; definitions A4)."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sparse_control.jacobian.operator import Array, Operator, like
+from sparse_control.jacobian.probes import Probe, random_probes
+
+
+@dataclass(frozen=True, eq=False)
+class Factors:
+    """`J_hat = Q B`, the dense product never formed.
+
+    Attributes:
+        Q: (d, r), orthonormal columns.
+        B: (r, d).
+        rank: target rank k.
+        oversampling: p; r = min(k + p, d).
+    """
+
+    Q: Tensor
+    B: Tensor
+    rank: int
+    oversampling: int
+
+    @property
+    def r(self) -> int:
+        """Number of columns kept."""
+        return self.Q.shape[1]
+
+    def reduce(self, h: Array) -> Array:
+        """`y = B h` (..., r) for h (..., d): coordinates whose cosines are those of `J_hat h` (6.4)."""
+        return like(torch.as_tensor(h).double() @ self.B.T.double(), h)
+
+    def apply(self, h: Array) -> Array:
+        """`J_hat h = Q (B h)` for h (..., d), in the kind and dtype of h.
+
+        Raises:
+            ValueError: the last dimension of h is not d.
+        """
+        if h.shape[-1] != self.B.shape[1]:
+            raise ValueError(f"h must have last dimension {self.B.shape[1]}, got shape {tuple(h.shape)}")
+        return like((torch.as_tensor(h).double() @ self.B.T.double()) @ self.Q.T.double(), h)
+
+    def truncate(self, rank: int, oversampling: int | None = None) -> "Factors":
+        """The nested estimator of a smaller rank: the first `rank + oversampling` columns.
+
+        Raises:
+            ValueError: more columns than there are, or rank < 1.
+        """
+        oversampling = self.oversampling if oversampling is None else oversampling
+        columns = min(rank + oversampling, self.Q.shape[0])
+        if rank < 1 or columns > self.r:
+            raise ValueError(f"rank must be in 1..{self.r - oversampling}, got {rank}")
+        return Factors(self.Q[:, :columns], self.B[:columns], rank, oversampling)
+
+
+def randomized_qb(
+    op: Operator,
+    rank: int,
+    oversampling: int = 32,
+    power_iterations: int = 0,
+    seed: int = 0,
+    probe: Probe = "gaussian",
+) -> Factors:
+    """Factorise an operator as `Q B` with `Q = qr(J Omega)` and `B = Q^T J`; every column is kept.
+
+    With power iterations the range is refined by `J^T` and `J` in turn, orthonormalised each time.
+    QR is column-progressive, so one call at the largest rank holds every smaller one (`truncate`).
+    `r = rank + oversampling` is capped at d, where QB is exact up to rounding.
+
+    Args:
+        op: operator of shape (d, d); products are asked for in float64.
+        rank: k, 1..d-1.
+        oversampling: p >= 0.
+        power_iterations: q >= 0.
+        seed: of the probe stream.
+        probe: "gaussian" or "rademacher".
+
+    Raises:
+        ValueError: an argument out of range, or an operator whose products are not finite.
+    """
+    width = op.shape[1]
+    if not 1 <= rank < width:
+        raise ValueError(f"rank must be in 1..{width - 1}, got {rank}")
+    if oversampling < 0:
+        raise ValueError(f"oversampling must not be negative, got {oversampling}")
+    if power_iterations < 0:
+        raise ValueError(f"power_iterations must not be negative, got {power_iterations}")
+    omega = random_probes(width, min(rank + oversampling, width), seed=seed, probe=probe)
+    Q = _orthonormal(op.matmat(omega))
+    for _ in range(power_iterations):
+        Q = _orthonormal(op.matmat(_orthonormal(op.rmatmat(Q))))
+    B = op.rmatmat(Q).T
+    return Factors(Q.to(op.dtype), B.to(op.dtype), rank, oversampling)
+
+
+def _orthonormal(block: Tensor) -> Tensor:
+    if not torch.isfinite(block).all():
+        raise ValueError("the operator's products are not finite")
+    return torch.linalg.qr(block).Q
