@@ -8,6 +8,7 @@ from flows.common import Progress, checked_root, checked_settings, data_files, m
 from sparse_control.models.fetch import weights_identity
 from sparse_control.project import cache_folder
 from tasks import official_iss as steps
+from tasks.tables import manifest
 
 NAME = "official-iss"
 
@@ -50,4 +51,5 @@ def official_iss(preset: str = "smoke", model: str | None = None, root: str = ".
     ):
         after = merged(receipts)
         receipts.append(progress.run(task, label, below=place, inputs=inputs, after=after, **common))
+    manifest.submit(root=str(place)).result()
     return progress.summary(settings, place)

@@ -22,6 +22,5 @@ def reproduce(root: str = ".", out: str | None = None) -> dict[str, Any]:
     place = Path(root).expanduser().resolve()
     if not place.is_dir():
         raise InputError(f"root {root}: is not a folder; choose one that was measured into")
-    target = Path(out).expanduser().resolve() if out else place / "paper" / "tables"
-    tables.submit(root=str(place), out=str(target)).result()
-    return {"flow": NAME, "root": str(place), "out": str(target)}
+    target = str(Path(out).expanduser().resolve()) if out else None
+    return {"flow": NAME, "root": str(place), "files": tables.submit(root=str(place), out=target).result()}

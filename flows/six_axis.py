@@ -8,6 +8,7 @@ from prefect import flow
 from flows.common import Progress, checked_root, checked_settings, data_files, task_runner
 from sparse_control.models.fetch import weights_identity
 from tasks.six_axis import study
+from tasks.tables import manifest
 
 NAME = "six-axis"
 
@@ -28,4 +29,5 @@ def six_axis(preset: str = "smoke", model: str | None = None, root: str = ".") -
             root=str(place), settings=settings, weights=weights, inputs=data_files("panels/*", "panel_*"),
             panel=panel, selector=selector, condition=condition,
         )  # fmt: skip
+    manifest.submit(root=str(place)).result()
     return progress.summary(settings, place)

@@ -7,16 +7,16 @@ from prefect.cache_policies import NO_CACHE
 
 
 @task(name="tables", cache_policy=NO_CACHE, persist_result=False)
-def tables(root: str, out: str) -> None:
-    """Recompute and render every table of `root` into `out`."""
+def tables(root: str, out: str | None) -> list[str]:
+    """Recompute and render every table of `root` into `out`, `paper/tables` below `root` by default; the files."""
     from sparse_control.artifact import render
 
-    render.reproduce(Path(root), Path(out))
+    return [str(path) for path in render.reproduce(Path(root), Path(out) if out else None)]
 
 
 @task(name="manifest", cache_policy=NO_CACHE, persist_result=False)
 def manifest(root: str) -> None:
-    """Write the manifest of the measurements below `root`."""
+    """Record the hashes of the measurements below `root`, at the end of the run that made them."""
     from sparse_control.artifact.manifest import write_manifest
 
     write_manifest(Path(root))

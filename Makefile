@@ -1,0 +1,90 @@
+# Every target sets up what it needs in .venv: the first time takes minutes, later ones are quick.
+#   make run         measure at the smoke preset into runs/smoke, then tables and checks
+#   make test        the whole test suite
+#   make reproduce   every table from the committed measurements; installs no torch
+#   make serve       Prefect server and worker on 127.0.0.1, deployments registered; `make stop` ends both
+#   make clean       remove everything that is not committed
+
+PYTHON ?= python3
+MODEL ?= smollm2-135m-instruct
+PRESET ?= smoke
+ROOT ?= runs/$(PRESET)
+PORT ?= 4200
+
+BIN := .venv/bin
+CLI := $(BIN)/python -m sparse_control
+PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
+
+# one stamp per state of the requirements and place of the checkout, as a virtual environment cannot be moved
+KEY := $(shell (cat constraints.txt pyproject.toml; pwd) | cksum | cut -d' ' -f1)
+BASE := .venv/base-$(KEY)
+ALL := .venv/all-$(KEY)
+
+export HF_HUB_OFFLINE := 1
+export PREFECT_HOME ?= $(CURDIR)/.prefect
+export PREFECT_SERVER_ANALYTICS_ENABLED := false
+export DO_NOT_TRACK := 1
+export PREFECT_CLI_PROMPT := false
+
+.PHONY: run test reproduce serve stop clean deployments model corpus
+
+run: corpus
+	$(CLI) run official-iss --preset $(PRESET) --model $(MODEL) --root $(ROOT)
+	$(CLI) run six-axis --preset $(PRESET) --model $(MODEL) --root $(ROOT)
+	$(CLI) reproduce --root $(ROOT)
+	$(CLI) verify --root $(ROOT)
+	@echo "tables: $(ROOT)/paper/tables (index.html); in the terminal: $(CLI) show --root $(ROOT)"
+
+test: corpus
+	$(BIN)/python -m pytest -q
+
+reproduce: $(BASE)
+	$(CLI) reproduce
+
+model: $(ALL)
+	$(CLI) models fetch $(MODEL)
+
+corpus: model
+	$(CLI) corpus build
+
+$(ALL):
+	@echo "setting up .venv (first time: a few minutes)" >&2
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(PIP) -e '.[all]'
+	@rm -f .venv/base-* .venv/all-*
+	@touch $(ALL) $(BASE)
+
+$(BASE):
+	@echo "setting up .venv" >&2
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(PIP) -e .
+	@rm -f .venv/base-* .venv/all-*
+	@touch $(BASE)
+
+serve: export PREFECT_API_URL := http://127.0.0.1:$(PORT)/api
+serve: $(ALL)
+	@mkdir -p $(PREFECT_HOME)
+	@PREFECT_LOGGING_LEVEL=WARNING $(BIN)/prefect server start --background --host 127.0.0.1 --port $(PORT) >/dev/null
+	@for second in $$(seq 120); do \
+	  $(BIN)/python -c "import urllib.request as u; u.urlopen('$(PREFECT_API_URL)/health', timeout=2)" 2>/dev/null && break; \
+	  test $$second -lt 120 || { echo "the server does not answer; see $(PREFECT_HOME)/server.log" >&2; exit 1; }; \
+	  sleep 1; \
+	done
+	@$(BIN)/prefect work-pool create local --type process --overwrite >/dev/null
+	@$(BIN)/prefect deploy --all >/dev/null
+	@nohup $(BIN)/prefect worker start --pool local >> $(PREFECT_HOME)/worker.log 2>&1 & echo $$! > $(PREFECT_HOME)/worker.pid
+	@echo "server and worker run; log: $(PREFECT_HOME)/worker.log; end them with: make stop"
+	@$(MAKE) --no-print-directory deployments
+
+deployments:
+	@echo "export PREFECT_API_URL=http://127.0.0.1:$(PORT)/api"
+	@for name in official-iss six-axis reproduce; do \
+	  echo "$(BIN)/prefect deployment run '$$name/$$name' --watch"; done
+
+stop:
+	@for file in $(PREFECT_HOME)/worker.pid $(PREFECT_HOME)/server.pid; do \
+	  if test -f $$file; then kill $$(cat $$file) 2>/dev/null || true; rm -f $$file; fi; done
+
+clean: stop
+	rm -rf .venv .prefect .cache runs build *.egg-info .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
