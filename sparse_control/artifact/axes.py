@@ -1,0 +1,105 @@
+"""Over seeds: each axis is computed on the whole readout vector of a seed, then counted and averaged over seeds.
+
+Arguments have one entry per seed. Results are plain values: None where nothing is defined, never NaN.
+"""
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sparse_control.metrics.dose import ORDERED, progress, signed_spearman
+from sparse_control.metrics.feedback import endpoint_metrics
+from sparse_control.metrics.preservation import preservation_summary
+from sparse_control.metrics.reachability import EPSILONS, rel_tar
+from sparse_control.metrics.reuse import mcqa_recovery
+from sparse_control.metrics.reversal import reversal_metrics
+
+Vector = Sequence[float]
+
+
+def mean_or_none(values: Sequence[float]) -> float | None:
+    """Mean of the correctly rounded sum; None without values."""
+    return math.fsum(values) / len(values) if values else None
+
+
+def deviation_or_none(values: Sequence[float]) -> float | None:
+    """Sample standard deviation (n - 1); None for fewer than two values."""
+    return statistics.stdev(values) if len(values) > 1 else None
+
+
+def reachability(seeds: Sequence[tuple[Vector, Vector, Vector]]) -> dict[str, Any]:
+    """(source, target, patched at dose 1) per seed -> mean and sd of Rel_tar, seeds at or below each threshold."""
+    values = [rel_tar(source, target, patched) for source, target, patched in seeds]
+    counts = {f"passes_{epsilon:.2f}": sum(value <= epsilon for value in values) for epsilon in EPSILONS}
+    return {"rel_tar_mean": mean_or_none(values), "rel_tar_sd": deviation_or_none(values), **counts}
+
+
+def signed_reversal(seeds: Sequence[tuple[Vector, Vector, Vector]]) -> dict[str, Any]:
+    """(source, target, reversed) per seed -> mean and sd over finite ratios; infinite and undefined ones counted."""
+    results = [reversal_metrics(source, target, reversed_out) for source, target, reversed_out in seeds]
+    finite = [result["ratio"] for result in results if result["status"] == "finite"]
+    return {
+        "ratio_mean": mean_or_none(finite),
+        "ratio_sd": deviation_or_none(finite),
+        "infinite": sum(result["status"] == "infinite" for result in results),
+        "undefined": sum(result["status"] == "undefined" for result in results),
+        "passes": sum(result["passes"] for result in results),
+    }
+
+
+def curve(source: Vector, target: Vector, rows: Sequence[Vector]) -> list[float] | None:
+    """Progress at each dose from patched readouts; None where source and target coincide."""
+    values = [progress(source, target, row) for row in rows]
+    return None if any(math.isnan(value) for value in values) else values
+
+
+def dose_response(seeds: Sequence[tuple[Vector, Vector | None]]) -> dict[str, Any]:
+    """(doses, progress or None) per seed -> ordered, reversed and undefined curves, mean rho of the defined ones."""
+    rhos = [math.nan if values is None else signed_spearman(doses, values) for doses, values in seeds]
+    defined = [rho for rho in rhos if not math.isnan(rho)]
+    return {
+        "rho_mean": mean_or_none(defined),
+        "ordered": sum(rho >= ORDERED for rho in defined),
+        "reversed": sum(rho <= -ORDERED for rho in defined),
+        "undefined": len(rhos) - len(defined),
+    }
+
+
+def feedback(endpoints: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Endpoints of all seeds (target, terminal_margin, initial_margin, tolerance; readouts and clipped where known)."""
+    names = ("target", "terminal_margin", "initial_margin", "tolerance")
+    results = [endpoint_metrics(**{name: endpoint[name] for name in names}) for endpoint in endpoints]
+    readouts = [endpoint["readouts"] for endpoint in endpoints if endpoint.get("readouts") is not None]
+    tolerances = {endpoint["tolerance"] for endpoint in endpoints}
+    return {
+        "hits": sum(result["hit"] for result in results),
+        "endpoints": len(results),
+        "mae": mean_or_none([result["terminal_error"] for result in results]),
+        "readouts_mean": mean_or_none(readouts),
+        "already_met": sum(result["already_met"] for result in results),
+        "hits_not_already_met": sum(result["hit"] and not result["already_met"] for result in results),
+        "clipped": sum(bool(endpoint.get("clipped")) for endpoint in endpoints),
+        "tolerance": tolerances.pop() if len(tolerances) == 1 else None,
+    }
+
+
+def preservation(kl: Mapping[int, Vector]) -> dict[str, Any]:
+    """Divergences per seed -> their distribution, and the seeds that pass by mean and on every prompt."""
+    values = [value for row in kl.values() for value in row]
+    seed_ids = [seed for seed, row in kl.items() for _ in row]
+    result = preservation_summary(values, seed_ids)
+    names = ("n", "mean", "median", "p95", "max", "seed_mean_passes", "every_prompt_passes")
+    return {name: result[name] for name in names}
+
+
+def reuse(seeds: Sequence[tuple[Vector, Vector, Vector | None, Vector | None]]) -> dict[str, Any]:
+    """(source, target, refit or None, frozen or None) per seed -> mean and sd of the recovery; gaps of zero counted."""
+    result: dict[str, Any] = {}
+    gaps = 0
+    for name, column in (("refit", 2), ("frozen", 3)):
+        values = [mcqa_recovery(seed[0], seed[1], seed[column]) for seed in seeds if seed[column] is not None]
+        defined = [value for value in values if not math.isnan(value)]
+        gaps = max(gaps, len(values) - len(defined))
+        result |= {f"{name}_mean": mean_or_none(defined), f"{name}_sd": deviation_or_none(defined)}
+    return result | {"no_gap": gaps}

@@ -1,0 +1,84 @@
+"""MANIFEST.json: the SHA-256 of every measurement and of every rendered table below a root.
+
+The two halves have two writers. A measuring run records measurements (`write_manifest`), `reproduce` records tables
+(`write_table_manifest`); so a measurement that changed after it was made is never blessed by rendering it.
+"""
+
+from pathlib import Path
+
+from pydantic import Field
+
+from sparse_control.artifact.records import Record, Sha256, read_record
+from sparse_control.files import sha256_file, write_json
+
+NAME = "MANIFEST.json"
+SCHEMA = "manifest/1"
+MEASURED = (".json", ".jsonl", ".yaml")
+RENDERED = (".tex", ".csv", ".html")
+
+
+class Manifest(Record):
+    """Relative path -> SHA-256, forward slashes."""
+
+    schema_: str = Field(default=SCHEMA, alias="schema", pattern=r"^manifest/1$")
+    measurements: dict[str, Sha256] = {}    # below measurements/ and jacobian_iss/
+    tables: dict[str, Sha256] = {}          # below paper/tables/
+
+
+def _files(root: Path, folders: tuple[str, ...], suffixes: tuple[str, ...]) -> list[str]:
+    found = (path for folder in folders for path in Path(root, folder).rglob("*"))
+    return sorted(
+        path.relative_to(root).as_posix()
+        for path in found
+        if path.suffix in suffixes and path.is_file() and not path.name.startswith(".")
+    )
+
+
+def measured_files(root: Path) -> list[str]:
+    """Relative paths of every measurement: json, jsonl and yaml files below measurements/ and jacobian_iss/."""
+    return _files(Path(root), ("measurements", "jacobian_iss"), MEASURED)
+
+
+def table_files(root: Path) -> list[str]:
+    """Relative paths of every rendered file below paper/tables/."""
+    return _files(Path(root), ("paper/tables",), RENDERED)
+
+
+def read_manifest(root: Path) -> Manifest | None:
+    """The manifest of `root`; None where there is none.
+
+    Raises:
+        InputError: it is not JSON, or not a manifest.
+    """
+    path = Path(root, NAME)
+    return read_record(Manifest, path) if path.exists() else None
+
+
+def _write(root: Path, *, measurements: dict[str, str], tables: dict[str, str]) -> Path:
+    path = Path(root, NAME)
+    write_json(path, {"schema": SCHEMA, "measurements": measurements, "tables": tables})
+    return path
+
+
+def _hashes(root: Path, names: list[str]) -> dict[str, str]:
+    return {name: sha256_file(Path(root, name)) for name in names}
+
+
+def write_manifest(root: Path) -> Path:
+    """Record the measurements of `root` as they stand; for the run that made them. Tables keep their entries.
+
+    Raises:
+        InputError: a file cannot be read, the old manifest is broken, or the new one cannot be written.
+    """
+    old = read_manifest(root) or Manifest()
+    return _write(root, measurements=_hashes(root, measured_files(root)), tables=old.tables)
+
+
+def write_table_manifest(root: Path) -> Path:
+    """Record the tables of `root` as they stand. Measurements keep their entries, changed or not.
+
+    Raises:
+        InputError: as `write_manifest`.
+    """
+    old = read_manifest(root) or Manifest()
+    return _write(root, measurements=old.measurements, tables=_hashes(root, table_files(root)))

@@ -1,0 +1,148 @@
+"""Tables to LaTeX, CSV, HTML and terminal text. Every string a template prints goes through one escaping function."""
+
+import csv
+import io
+import re
+import unicodedata
+from collections.abc import Mapping
+from pathlib import Path
+
+import pandas as pd
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, TemplateError
+
+from sparse_control.artifact import manifest
+from sparse_control.artifact.layout import Shown, shown
+from sparse_control.artifact.tables import Records, all_tables, cell_text, read_records
+from sparse_control.errors import InputError
+from sparse_control.files import write_text
+from sparse_control.project import project_folder
+
+_TEX = {
+    "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#", "%": r"\%", "_": r"\_",
+    "^": r"\textasciicircum{}", "~": r"\textasciitilde{}", "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}",
+    '"': r"\textquotedbl{}", "`": r"\textasciigrave{}",
+    "[": "{[}", "]": "{]}", "*": "{*}",       # after a row break, and in a caption, these delimit arguments
+    "—": "---", "–": "--", "−": r"\ensuremath{-}", "±": r"\ensuremath{\pm}", "≤": r"\ensuremath{\le}",
+    "≥": r"\ensuremath{\ge}", "×": r"\ensuremath{\times}", "ρ": r"\ensuremath{\rho}", "λ": r"\ensuremath{\lambda}",
+}  # fmt: skip
+
+
+def escape_tex(value: object) -> str:
+    """Any value as LaTeX that prints it: special characters escaped, what the fonts lack as its code point."""
+    text = re.sub(r"([-,'])(?=\1)", "\\1\0", str(value))      # doubled they are ligatures; the mark keeps them apart
+    return "".join(map(_escape_character, text))
+
+
+def _escape_character(character: str) -> str:
+    if character == "\0":
+        return "{}"
+    if character in _TEX:
+        return _TEX[character]
+    if " " <= character <= "~" or ("À" <= character <= "ÿ" and character not in "×÷"):
+        return character
+    if unicodedata.category(character) in ("Cc", "Zs", "Zl", "Zp"):
+        return " "
+    return f"{{[}}U+{ord(character):04X}{{]}}"
+
+
+def _environment(folder: Path, *, html: bool) -> Environment:
+    common = {"loader": FileSystemLoader(folder), "undefined": StrictUndefined, "keep_trailing_newline": True,
+              "trim_blocks": True, "lstrip_blocks": True}  # fmt: skip
+    if html:
+        return Environment(autoescape=True, **common)
+    return Environment(
+        block_start_string="((*", block_end_string="*))", variable_start_string="(((", variable_end_string=")))",
+        comment_start_string="((=", comment_end_string="=))", finalize=escape_tex, autoescape=False, **common,
+    )  # fmt: skip
+
+
+def csv_text(frame: pd.DataFrame) -> str:
+    """A table with its unrounded values: repr of floats, empty cells for None, "\\n" at line ends."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(frame.columns)
+    writer.writerows([cell_text(value) for value in row] for row in frame.itertuples(index=False, name=None))
+    return out.getvalue()
+
+
+def render(records: Records, project: Path, frames: Mapping[str, pd.DataFrame] | None = None) -> dict[str, str]:
+    """Every file of `paper/tables/` by its name: `{table}.tex`, `{table}.csv` and `index.html`.
+
+    Args:
+        records: what the tables are made of.
+        project: the project folder, whose `paper/templates/` is used.
+        frames: the tables, where the caller has them already.
+
+    Raises:
+        InputError: a template is missing or broken.
+    """
+    frames = all_tables(records) if frames is None else frames
+    tables = [shown(name, frame, records) for name, frame in frames.items()]
+    folder = Path(project, "paper", "templates")
+    try:
+        tex = _environment(folder, html=False).get_template("table.tex.j2")
+        html = _environment(folder, html=True).get_template("index.html.j2")
+        files = {f"{table.name}.tex": tex.render(table=table) for table in tables}
+        files["index.html"] = html.render(tables=tables)
+    except TemplateError as error:
+        raise InputError(f"{folder}: {type(error).__name__}: {error}; restore the templates from git") from error
+    return files | {f"{name}.csv": csv_text(frame) for name, frame in frames.items()}
+
+
+def write_tables(files: Mapping[str, str], folder: Path) -> list[Path]:
+    """Write rendered files into `folder`; a file that already has the same bytes is left alone."""
+    paths = []
+    for name, text in files.items():
+        path = Path(folder, name)
+        if not path.is_file() or path.read_bytes() != text.encode():
+            write_text(path, text)
+        paths.append(path)
+    return paths
+
+
+def reproduce(root: Path, out: Path | None = None) -> list[Path]:
+    """Recompute every table of `root` from its saved measurements and render it.
+
+    Args:
+        root: the folder that holds `measurements/` and `jacobian_iss/`.
+        out: where the files go; `paper/tables` below `root` by default, and then the manifest's table half is renewed.
+
+    Returns:
+        the files.
+
+    Raises:
+        InputError: no measurements, a broken record or template, or files that cannot be written.
+    """
+    root = Path(root)
+    if not root.is_dir() or not manifest.measured_files(root):
+        raise InputError(f"{root}: no measurements below measurements/ or jacobian_iss/; measure with `make run`")
+    home = root / "paper" / "tables"
+    folder = home if out is None else Path(out)
+    project = project_folder()
+    paths = write_tables(render(read_records(root, project), project), folder)
+    if folder.resolve() == home.resolve():
+        manifest.write_table_manifest(root)
+    return paths
+
+
+def plain_text(table: Shown) -> str:
+    """A table for the terminal: caption, aligned columns."""
+    headings = tuple(heading.replace("\n", " ") for heading in table.headings)
+    grid = [headings, *(tuple(map(_printable, row)) for row in table.rows)]
+    widths = [max(len(row[index]) for row in grid) for index in range(len(headings))]
+    lines = [
+        "  ".join(
+            cell.ljust(width) if align == "l" else cell.rjust(width)
+            for cell, width, align in zip(row, widths, table.aligns, strict=True)
+        ).rstrip()
+        for row in grid
+    ]
+    lines.insert(1, "-" * len("  ".join("-" * width for width in widths)))
+    if not table.rows:
+        lines.append("(no records)")
+    return "\n".join([f"{table.name}: {table.title}. {_printable(table.caption)}", "", *lines]) + "\n"
+
+
+def _printable(text: str) -> str:
+    """Control characters would drive the terminal; they are shown as a space."""
+    return "".join(character if character.isprintable() else " " for character in text)

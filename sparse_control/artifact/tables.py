@@ -1,0 +1,446 @@
+"""Records in, data frames out: every table of the paper with unrounded values.
+
+A cell that has no number is None and another column of its row says why; NaN never stands in a table. Rounding,
+captions and column headings belong to `render`.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import yaml
+
+from sparse_control.artifact import axes
+from sparse_control.artifact.iss_files import ActionValidation, IssRecords, read_iss
+from sparse_control.artifact.measurements import Measurement, read_all_measurements
+from sparse_control.errors import InputError
+from sparse_control.files import read_text
+
+NOT_SUPPORTED = "not supported by this model"
+MEASURED = "measured"
+WINDOW = "window"       # the row over all validated layers
+
+
+@dataclass(frozen=True, kw_only=True)
+class Records:
+    """Everything the tables are made of."""
+
+    measurements: tuple[Measurement, ...] = ()
+    iss: IssRecords = field(default_factory=IssRecords)
+    published: dict[str, Any] = field(default_factory=dict)      # paper/published.yaml
+
+
+def read_published(project: Path) -> dict[str, Any]:
+    """The figures of the source document, `paper/published.yaml`; empty where the project folder has none.
+
+    Raises:
+        InputError: the file is not YAML, or an entry lacks a key.
+    """
+    path = Path(project, "paper", "published.yaml")
+    if not path.exists():
+        return {}
+    try:
+        content = yaml.safe_load(read_text(path))
+    except yaml.YAMLError as error:
+        raise InputError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(content, dict) or not isinstance(content.get("tables"), dict):
+        raise InputError(f"{path}: tables: expected a mapping of tables to rows, got {content!r:.80}")
+    for name, rows in content["tables"].items():
+        for index, row in enumerate(rows):
+            if missing := {"task", "condition", "statistic"} - set(row):
+                raise InputError(f"{path}: tables.{name}.{index}: {min(missing)} is missing; add it, got {row!r:.80}")
+    return content
+
+
+def read_records(root: Path, project: Path) -> Records:
+    """Read every record below `root`, and the published figures of the project folder.
+
+    Raises:
+        InputError: names the file, the line, the field and the value.
+    """
+    return Records(
+        measurements=tuple(read_all_measurements(root)), iss=read_iss(root), published=read_published(project)
+    )
+
+
+def _frame(columns: Sequence[str], rows: Iterable[dict[str, Any]]) -> pd.DataFrame:
+    """Rows as a data frame of Python objects, so that whole numbers and None stay what they are."""
+    return pd.DataFrame([[row.get(name) for name in columns] for row in rows], columns=list(columns), dtype=object)
+
+
+# --- internal state stability ---------------------------------------------------------------------------------------
+
+ESTIMATOR_COLUMNS = (
+    "model", "layer", "status", "k", "k_over_d", "p", "q", "n", "step", "median_cosine", "median_relative_error",
+    "iss_rank_difference", "iss_seed_deviation", "rungs", "reason",
+)  # fmt: skip
+
+
+def estimator_validation(records: Records) -> pd.DataFrame:
+    """Per layer the frozen rung, or the last one tried where none passed (ISS source document, 7.4 and 12)."""
+    ordered = sorted(records.iss.actions, key=lambda row: (row.model, row.layer))      # stable: rungs keep their order
+    rows = []
+    for (model, layer), group in groupby(ordered, key=lambda row: (row.model, row.layer)):
+        rungs = list(group)
+        chosen = [rung for rung in rungs if rung.chosen]
+        if len(chosen) > 1:
+            raise InputError(f"per_model_action_validation.jsonl: layer {layer} of {model} has {len(chosen)} chosen rungs")
+        rows.append(_estimator_row((chosen or rungs)[-1], status="validated" if chosen else "unresolved", rungs=len(rungs)))
+    return _frame(ESTIMATOR_COLUMNS, rows)
+
+
+def _estimator_row(rung: ActionValidation, *, status: str, rungs: int) -> dict[str, Any]:
+    names = {"p": "oversampling", "q": "power_iterations", "n": "corpus_size"}
+    row = {name: getattr(rung, names.get(name, name)) for name in ESTIMATOR_COLUMNS if name not in ("status", "rungs")}
+    return row | {"status": status, "rungs": rungs}
+
+
+RANK_MEANS = (
+    "E_F", "E_vec", "C_vec", "E_vec_centred", "C_vec_centred", "E_ISS", "rho_fact", "svd_floor_E_F", "svd_floor_E_vec",
+)  # fmt: skip
+RANK_KEYS = ("layer", "estimator", "probe", "p", "q", "k", "r")
+RANK_COLUMNS = ("model", "n", *RANK_KEYS, "seeds", *RANK_MEANS, "E_vec_sd", "noise_floor_E_F", "noise_floor_E_vec")
+
+
+def rank_curve(records: Records) -> pd.DataFrame:
+    """Experiment A: low-rank estimators against the full empirical reference, means over sketch seeds (5.4)."""
+    comparison = records.iss.comparison
+    if comparison is None:
+        return _frame(RANK_COLUMNS, [])
+
+    def key(row: Any) -> tuple[Any, ...]:
+        return row.layer, row.estimator, row.probe, row.oversampling, row.power_iterations, row.k, row.r
+
+    floors = {floor.layer: floor for floor in comparison.noise_floor}
+    rows = []
+    for values, group in groupby(sorted(comparison.rows, key=key), key=key):
+        seeds = list(group)
+        row: dict[str, Any] = dict(zip(RANK_KEYS, values, strict=True))
+        row |= {"model": comparison.model, "n": comparison.corpus_size, "seeds": len(seeds)}
+        for name in RANK_MEANS:
+            row[name] = axes.mean_or_none([value for seed in seeds if (value := getattr(seed, name)) is not None])
+        row["E_vec_sd"] = axes.deviation_or_none([seed.E_vec for seed in seeds])
+        floor = floors.get(row["layer"])
+        row |= {f"noise_floor_{name}": getattr(floor, name, None) for name in ("E_F", "E_vec")}
+        rows.append(row)
+    return _frame(RANK_COLUMNS, rows)
+
+
+OFFICIAL_COLUMNS = (
+    "model", "layer", "status", "iss", "iss_bca_low", "iss_bca_high", "iss_percentile_low", "iss_percentile_high",
+    "raw_iss", "raw_iss_bca_low", "raw_iss_bca_high", "raw_iss_matched_lam", "lam_rel_iss", "lam_rel_raw", "n_facts",
+)  # fmt: skip
+
+
+def official_iss(records: Records) -> pd.DataFrame:
+    """Official ISS beside Raw-ISS per layer and over the window (10.6, 11); layer means come from the facts' rows.
+
+    An unresolved layer has Raw-ISS and no ISS. The intervals resample relations: benchmark sampling alone.
+    """
+    summary, raw = records.iss.summary, records.iss.raw
+    if summary is None:
+        return _frame(OFFICIAL_COLUMNS, [])
+    by_layer: dict[tuple[str, int], list[float]] = {}
+    for fact in records.iss.fact_layers:
+        if fact.iss is not None and fact.model == summary.model:
+            by_layer.setdefault((fact.metric, fact.layer), []).append(fact.iss)
+    rows: list[dict[str, Any]] = []
+    for layer in sorted(summary.per_layer, key=lambda row: row.layer):
+        facts = by_layer.get(("ISS", layer.layer), []) if layer.status == "validated" else []
+        rows.append({
+            "model": summary.model, "layer": str(layer.layer), "status": layer.status,
+            "iss": axes.mean_or_none(facts),
+            "raw_iss": axes.mean_or_none(by_layer.get(("Raw-ISS", layer.layer), [])),
+            "raw_iss_matched_lam": layer.raw_iss_matched_lam,
+            "lam_rel_iss": layer.lam_rel_iss, "lam_rel_raw": layer.lam_rel_raw,
+            "n_facts": len(facts) or len(by_layer.get(("Raw-ISS", layer.layer), [])),
+        })  # fmt: skip
+    rows.append(_window_row(records, summary.model) | _intervals("iss", summary.ISS) | _intervals("raw_iss", raw))
+    return _frame(OFFICIAL_COLUMNS, rows)
+
+
+def _window_row(records: Records, model: str) -> dict[str, Any]:
+    def values(metric: str) -> list[float]:
+        return [row.iss for row in records.iss.facts if (row.model, row.metric) == (model, metric) and row.iss is not None]
+
+    official = values("ISS")
+    return {
+        "model": model, "layer": WINDOW, "status": "validated" if official else "unresolved",
+        "iss": axes.mean_or_none(official), "raw_iss": axes.mean_or_none(values("Raw-ISS")),
+        "n_facts": len(official) or len(values("Raw-ISS")),
+    }  # fmt: skip
+
+
+def _intervals(name: str, source: Any) -> dict[str, Any]:
+    if source is None:
+        return {}
+    kinds = ("bca", "percentile")
+    return {f"{name}_{kind}_{end}": getattr(source, kind)[side] for kind in kinds for side, end in enumerate(("low", "high"))}
+
+
+RELATION_COLUMNS = ("model", "relation", "iss", "raw_iss", "n_facts")
+
+
+def relations(records: Records) -> pd.DataFrame:
+    """ISS and Raw-ISS of each relation, from the facts' means (18, heterogeneity)."""
+    rows = []
+    ordered = sorted(records.iss.facts, key=lambda row: (row.model, row.relation))
+    for (model, relation), group in groupby(ordered, key=lambda row: (row.model, row.relation)):
+        facts = list(group)
+        values = {
+            metric: [fact.iss for fact in facts if fact.metric == metric and fact.iss is not None]
+            for metric in ("ISS", "Raw-ISS")
+        }
+        rows.append({
+            "model": model, "relation": relation, "iss": axes.mean_or_none(values["ISS"]),
+            "raw_iss": axes.mean_or_none(values["Raw-ISS"]), "n_facts": len({fact.fact for fact in facts}),
+        })  # fmt: skip
+    return _frame(RELATION_COLUMNS, rows)
+
+
+LAM_COLUMNS = ("model", "layer", "lam_rel", "iss", "raw_iss")
+
+
+def lam_sweep(records: Records) -> pd.DataFrame:
+    """ISS and Raw-ISS over the regularisation of the whitening (10.2)."""
+    summary = records.iss.summary
+    rows = sorted(summary.sweep, key=lambda row: (row.layer, row.lam_rel)) if summary else []
+    return _frame(
+        LAM_COLUMNS,
+        ({"model": summary.model, **{name: getattr(row, name) for name in LAM_COLUMNS[1:]}} for row in rows),
+    )
+
+
+STABILITY_COLUMNS = ("model", "layer", "k", "p", "q", "metric", "seeds", "mean", "sd")
+
+
+def seed_stability(records: Records) -> pd.DataFrame:
+    """Mean and sample sd of each metric over sketch seeds, from the values of the seeds (9)."""
+    return _frame(
+        STABILITY_COLUMNS,
+        (
+            {
+                "model": row.model, "layer": row.layer, "k": row.k, "p": row.oversampling, "q": row.power_iterations,
+                "metric": row.metric, "seeds": len(row.seeds), "mean": axes.mean_or_none(row.values),
+                "sd": axes.deviation_or_none(row.values),
+            }
+            for row in records.iss.seed_stability
+        ),
+    )  # fmt: skip
+
+
+CORPUS_COLUMNS = ("model", "layer", "n", "cosine_to_2n", "iss_difference")
+
+
+def corpus_convergence(records: Records) -> pd.DataFrame:
+    """n corpus prompts against 2n (8.2)."""
+    rows = records.iss.corpus_convergence
+    return _frame(CORPUS_COLUMNS, ({name: getattr(row, name) for name in CORPUS_COLUMNS} for row in rows))
+
+
+# --- six-axis protocol ----------------------------------------------------------------------------------------------
+
+KEYS = ("model", "task", "selector", "condition")
+HEAD = (*KEYS, "status", "n_seeds", "seeds_not_supported")
+
+
+def _groups(records: Records) -> Iterable[tuple[dict[str, Any], list[Measurement]]]:
+    """(model, task, selector, condition) in order, P before F, with the supported seeds."""
+
+    def key(record: Measurement) -> tuple[Any, ...]:
+        return record.model, record.task, record.selector, record.condition != "P", record.condition
+
+    for _, group in groupby(sorted(records.measurements, key=lambda record: (*key(record), record.seed)), key=key):
+        seeds = list(group)
+        supported = [record for record in seeds if record.supported]
+        head = {name: getattr(seeds[0], name) for name in KEYS}
+        head |= {
+            "status": MEASURED if supported else NOT_SUPPORTED,
+            "n_seeds": len(supported),
+            "seeds_not_supported": len(seeds) - len(supported),
+        }
+        yield head, supported
+
+
+def _axis(
+    records: Records, columns: Sequence[str], statistic: Callable[[list[Measurement]], dict[str, Any]]
+) -> pd.DataFrame:
+    rows = [head | (statistic(seeds) if seeds else {}) for head, seeds in _groups(records)]
+    return _frame((*HEAD, *columns), rows)
+
+
+def _reachability(seeds: list[Measurement]) -> dict[str, Any]:
+    return axes.reachability([(s.evaluate.source, s.evaluate.target, s.evaluate.at_dose(1.0)) for s in seeds])
+
+
+def _reversal(seeds: list[Measurement]) -> dict[str, Any]:
+    return axes.signed_reversal([(s.evaluate.source, s.evaluate.target, s.reversal.reversed) for s in seeds])
+
+
+def _dose(seeds: list[Measurement]) -> dict[str, Any]:
+    curves = [(s.evaluate.doses, axes.curve(s.evaluate.source, s.evaluate.target, s.evaluate.patched)) for s in seeds]
+    return axes.dose_response(curves)
+
+
+def _feedback(seeds: list[Measurement]) -> dict[str, Any]:
+    return axes.feedback(
+        [
+            {
+                "target": end.target, "terminal_margin": end.terminal_margin, "initial_margin": end.initial_margin,
+                "tolerance": s.feedback.tolerance, "readouts": end.readouts, "clipped": end.clipped,
+            }
+            for s in seeds
+            for end in s.feedback.endpoints
+        ]
+    )  # fmt: skip
+
+
+def _preservation(seeds: list[Measurement]) -> dict[str, Any]:
+    return axes.preservation({s.seed: s.preservation.kl for s in seeds})
+
+
+def _reuse(seeds: list[Measurement]) -> dict[str, Any]:
+    return axes.reuse([(s.reuse.source, s.reuse.target, s.reuse.refit, s.reuse.frozen) for s in seeds])
+
+
+REACHABILITY_COLUMNS = (
+    "rel_tar_mean", "rel_tar_sd", "passes_0.30", "passes_0.35", "passes_0.40", "passes_0.45", "passes_0.50",
+)  # fmt: skip
+REVERSAL_COLUMNS = ("ratio_mean", "ratio_sd", "infinite", "undefined", "passes")
+DOSE_COLUMNS = ("rho_mean", "ordered", "reversed", "undefined")
+FEEDBACK_COLUMNS = (
+    "hits", "endpoints", "mae", "readouts_mean", "already_met", "hits_not_already_met", "clipped", "tolerance",
+)  # fmt: skip
+PRESERVATION_COLUMNS = ("n", "mean", "median", "p95", "max", "seed_mean_passes", "every_prompt_passes")
+REUSE_COLUMNS = ("refit_mean", "refit_sd", "frozen_mean", "frozen_sd", "no_gap")
+
+
+def reachability(records: Records) -> pd.DataFrame:
+    """Rel_tar at dose 1: mean and sample sd over seeds, seeds at or below each threshold."""
+    return _axis(records, REACHABILITY_COLUMNS, _reachability)
+
+
+def signed_reversal(records: Records) -> pd.DataFrame:
+    """Reversal ratio: mean and sample sd over seeds with a finite one; infinite and undefined ones counted."""
+    return _axis(records, REVERSAL_COLUMNS, _reversal)
+
+
+def dose_response(records: Records) -> pd.DataFrame:
+    """Seeds whose progress is ordered by dose, ordered the wrong way, or constant."""
+    return _axis(records, DOSE_COLUMNS, _dose)
+
+
+def feedback(records: Records) -> pd.DataFrame:
+    """Feedback endpoints over all seeds: hits, error, readouts; targets met at dose zero apart."""
+    return _axis(records, FEEDBACK_COLUMNS, _feedback)
+
+
+def preservation(records: Records) -> pd.DataFrame:
+    """Off-target divergence over all prompt-seed observations, and the seeds that pass under both rules."""
+    return _axis(records, PRESERVATION_COLUMNS, _preservation)
+
+
+def reuse(records: Records) -> pd.DataFrame:
+    """Recovery on unseen pairs, strengths refitted or frozen: mean and sample sd over seeds."""
+    return _axis(records, REUSE_COLUMNS, _reuse)
+
+
+AXES = {
+    "reachability": (REACHABILITY_COLUMNS, _reachability),
+    "signed_reversal": (REVERSAL_COLUMNS, _reversal),
+    "dose_response": (DOSE_COLUMNS, _dose),
+    "feedback": (FEEDBACK_COLUMNS, _feedback),
+    "preservation": (PRESERVATION_COLUMNS, _preservation),
+    "reuse": (REUSE_COLUMNS, _reuse),
+}
+SUMMARY_COLUMNS = (
+    "rel_tar_mean", "passes_0.40", "ratio_mean", "passes", "ordered", "hits", "endpoints", "median", "seed_mean_passes",
+    "refit_mean", "frozen_mean",
+)  # fmt: skip
+
+
+def summary(records: Records) -> pd.DataFrame:
+    """Six numbers, not one: a task a row, an axis a column group; Coverage-Driver with evaluation-pair directions."""
+    chosen = [r for r in records.measurements if (r.selector, r.condition) == ("coverage_driver", "P")]
+
+    def statistic(seeds: list[Measurement]) -> dict[str, Any]:
+        return {name: value for _, function in AXES.values() for name, value in function(seeds).items()}
+
+    return _axis(Records(measurements=tuple(chosen)), SUMMARY_COLUMNS, statistic)
+
+
+TOTALS = {
+    "passes_0.40": "n_seeds", "passes": "n_seeds", "ordered": "n_seeds", "reversed": "n_seeds", "hits": "endpoints",
+    "seed_mean_passes": "n_seeds", "every_prompt_passes": "n_seeds",
+}  # fmt: skip
+PUBLISHED_COLUMNS = (
+    "source_table", "task", "selector", "condition", "statistic", "published", "published_note", "model", "ours", "ours_of",
+)  # fmt: skip
+
+
+def published(records: Records) -> pd.DataFrame:
+    """The figures of the source document, on its own model, beside ours of the same task, selector and condition."""
+    frames = {name: _axis(records, columns, statistic) for name, (columns, statistic) in AXES.items()}
+    axis_of = {statistic: name for name, (columns, _) in AXES.items() for statistic in columns}
+    models = sorted({record.model for record in records.measurements}) or [None]
+    rows = []
+    for table, entries in records.published.get("tables", {}).items():
+        for entry in entries:
+            selector = entry.get("selector", records.published.get("selector"))
+            key = {"task": entry["task"], "selector": selector, "condition": entry["condition"]}
+            for model in models:
+                frame = frames[axis_of[entry["statistic"]] if table == "summary" else table]
+                ours = _matching(frame, key | {"model": model})
+                total = ours.get(TOTALS.get(entry["statistic"]))
+                rows.append({
+                    "source_table": table, **key, "statistic": entry["statistic"], "published": entry.get("printed"),
+                    "published_note": entry.get("note"), "model": model, "ours": ours.get(entry["statistic"]), "ours_of": total,
+                })  # fmt: skip
+    return _frame(PUBLISHED_COLUMNS, rows)
+
+
+def _matching(frame: pd.DataFrame, key: dict[str, Any]) -> dict[str, Any]:
+    """The row of `frame` with these values as a dict; empty where there is none, or it was not measured."""
+    for row in frame.to_dict("records"):
+        if row["status"] == MEASURED and all(row[name] == value for name, value in key.items()):
+            return row
+    return {}
+
+
+TABLES: dict[str, Callable[[Records], pd.DataFrame]] = {
+    "summary": summary,
+    "reachability": reachability,
+    "signed_reversal": signed_reversal,
+    "dose_response": dose_response,
+    "feedback": feedback,
+    "preservation": preservation,
+    "reuse": reuse,
+    "published": published,
+    "official_iss": official_iss,
+    "relations": relations,
+    "lam_sweep": lam_sweep,
+    "estimator_validation": estimator_validation,
+    "rank_curve": rank_curve,
+    "corpus_convergence": corpus_convergence,
+    "seed_stability": seed_stability,
+}
+
+
+def all_tables(records: Records) -> dict[str, pd.DataFrame]:
+    """Every table by name."""
+    return {name: table(records) for name, table in TABLES.items()}
+
+
+def cell_text(value: Any) -> str:
+    """A cell as it stands in a .csv: repr of floats, empty for None."""
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise ValueError(f"a table cell must be finite or None, got {value!r}")
+        return repr(value)
+    return str(value)

@@ -1,0 +1,273 @@
+"""Every check over a root: hashes, records, recomputation, re-rendering, claims and provenance."""
+
+import csv
+import io
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any, Literal
+
+import pandas as pd
+
+from sparse_control.artifact import manifest
+from sparse_control.artifact.claims import check_claim, read_claims
+from sparse_control.artifact.iss_files import FILES, FreezeManifest, IssRecords, read_iss_file
+from sparse_control.artifact.measurements import Measurement, measurement_files, read_measurements
+from sparse_control.artifact.render import csv_text, render
+from sparse_control.artifact.tables import WINDOW, Records, all_tables, read_published
+from sparse_control.code_hash import code_sha256
+from sparse_control.errors import InputError
+from sparse_control.files import read_text, sha256_file
+
+CELL_TOLERANCE = 1e-9       # relative; the same sum may round differently on another machine
+SIX_AXIS_CODE = ("sparse_control.protocol.study",)      # its closure is what a record's code_sha256 covers
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line of the report; `warn` and `skip` say something without failing."""
+
+    name: str
+    status: Literal["ok", "FAIL", "warn", "skip"]
+    detail: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.status:4} {self.name}" + (f": {self.detail}" if self.detail else "")
+
+
+def verify(root: Path, project: Path) -> list[Check]:
+    """Run every check over `root`; templates and claims come from `project`.
+
+    Raises:
+        InputError: nothing can be checked: the folder is missing, unreadable, or without any measurement.
+    """
+    root, project = Path(root), Path(project)
+    if not root.is_dir():
+        raise InputError(f"{root}: no such folder; give the folder that holds measurements/ and jacobian_iss/")
+    if not manifest.measured_files(root):
+        raise InputError(f"{root}: no measurements below measurements/ or jacobian_iss/; measure with `make run`")
+    checks = [*_manifest(root)]
+    records, read = _records(root, project)
+    checks += read
+    if records is None:
+        checks.append(Check("tables", "skip", "not recomputed, as records above cannot be read"))
+    else:
+        frames = all_tables(records)
+        checks += [*_frozen(root, records.iss.freeze), *_summary(records.iss)]
+        checks += [check for name, frame in frames.items() for check in _cells(root, name, frame)]
+        checks += _rendered(root, render(records, project, frames))
+        checks += _claims(root, project, frames)
+        checks += _provenance(records)
+    return [Check(check.name, check.status, check.detail.replace(f"{root}/", "")) for check in checks]
+
+
+def _attempt(name: str, action: Callable[[], Any]) -> tuple[Any, Check]:
+    try:
+        return action(), Check(name, "ok")
+    except InputError as error:
+        return None, Check(name, "FAIL", str(error))
+
+
+# --- (a) files against the manifest ---------------------------------------------------------------------------------
+
+
+def _manifest(root: Path) -> Iterator[Check]:
+    listed, check = _attempt(manifest.NAME, lambda: manifest.read_manifest(root))
+    if listed is None:
+        mend = f"{root / manifest.NAME} is missing; restore it from git, or measure again"
+        yield check if check.status == "FAIL" else Check(manifest.NAME, "FAIL", mend)
+        return
+    halves = (
+        (listed.measurements, manifest.measured_files(root), "restore it from git or measure it again"),
+        (listed.tables, manifest.table_files(root), "run `python -m sparse_control reproduce`"),
+    )
+    for hashes, present, mend in halves:
+        for name in sorted({*hashes, *present}):
+            yield Check(f"manifest {name}", *_hash_verdict(root, name, hashes.get(name), mend))
+
+
+def _hash_verdict(root: Path, name: str, expected: str | None, mend: str) -> tuple[Literal["ok", "FAIL"], str]:
+    if expected is None:
+        return "FAIL", f"{name} is not listed in {manifest.NAME}; remove it, or {mend}"
+    if not (root / name).is_file():
+        return "FAIL", f"{name} is missing; {mend}"
+    found = sha256_file(root / name)
+    return ("ok", "") if found == expected else ("FAIL", f"{name} changed (SHA-256 {found}, listed {expected}); {mend}")
+
+
+def _frozen(root: Path, freeze: FreezeManifest | None) -> Iterator[Check]:
+    """Factors and other files the freeze manifest lists; large binaries may be absent until they are pulled."""
+    for name, expected in sorted((freeze.files if freeze else {}).items()):
+        path = next((place for place in (root / "jacobian_iss" / name, root / name) if place.is_file()), None)
+        if path is not None:
+            found = sha256_file(path)
+            verdict = ("ok", "") if found == expected else ("FAIL", f"{name} changed (SHA-256 {found}, frozen {expected})")
+            yield Check(f"frozen {name}", *verdict)
+        else:
+            yield Check(f"frozen {name}", "skip", "not in this folder; `dvc pull` brings what is versioned")
+
+
+# --- records --------------------------------------------------------------------------------------------------------
+
+
+def _records(root: Path, project: Path) -> tuple[Records | None, list[Check]]:
+    """Read file by file, so that every broken one is named."""
+    checks, measurements, fields = [], [], {}
+    for path in measurement_files(root):
+        name = f"records {path.relative_to(root).as_posix()}"
+        rows, check = _attempt(name, lambda path=path: read_measurements(root, path))
+        checks.append(check)
+        measurements += rows or []
+    for field, (name, _) in FILES.items():
+        if (root / "jacobian_iss" / name).exists():
+            fields[field], check = _attempt(f"records jacobian_iss/{name}", lambda field=field: read_iss_file(root, field))
+            checks.append(check)
+    if any(check.status == "FAIL" for check in checks):
+        return None, checks
+    iss = IssRecords(**fields)
+    return Records(measurements=tuple(measurements), iss=iss, published=read_published(project)), checks
+
+
+def _summary(iss: IssRecords) -> Iterator[Check]:
+    """Means the measuring run stored, against the facts' own rows."""
+    if iss.summary is None:
+        return
+    model = iss.summary.model
+    stored = {"ISS": iss.summary.ISS and iss.summary.ISS.mean, "Raw-ISS": iss.raw and iss.raw.mean}
+    for metric, value in stored.items():
+        facts = [row.iss for row in iss.facts if (row.model, row.metric) == (model, metric) and row.iss is not None]
+        name = f"stored mean {metric}"
+        if value is None and not facts:
+            continue
+        found = math.fsum(facts) / len(facts) if facts else None
+        if value is not None and found is not None and math.isclose(value, found, rel_tol=CELL_TOLERANCE, abs_tol=1e-12):
+            yield Check(name, "ok")
+        else:
+            yield Check(name, "FAIL", f"stored {value!r}, the rows of iss_per_fact.jsonl give {found!r}")
+
+
+# --- (b) and (c) tables ---------------------------------------------------------------------------------------------
+
+
+def _same_cell(saved: str, expected: str) -> bool:
+    if saved == expected:
+        return True
+    try:
+        return math.isclose(float(saved), float(expected), rel_tol=CELL_TOLERANCE)
+    except ValueError:
+        return False
+
+
+def _cells(root: Path, name: str, frame: pd.DataFrame) -> Iterator[Check]:
+    """The saved .csv cell by cell."""
+    place = f"paper/tables/{name}.csv"
+    title = f"recomputed {place}"
+    text, check = _attempt(title, lambda: read_text(root / place))
+    if text is None:
+        yield check
+        return
+    expected, saved = (list(csv.reader(io.StringIO(part))) for part in (csv_text(frame), text))
+    if len(saved) != len(expected) or saved[:1] != expected[:1]:
+        shape = f"expected {len(expected) - 1} rows with columns {','.join(expected[0])}"
+        yield Check(title, "FAIL", f"{place}: {shape}, got {len(saved) - 1} rows with columns {','.join(saved[0] if saved else [])}")
+        return
+    wrong = [
+        f"{place}: row {number}, column {column}: saved {old!r}, recomputed {new!r}"
+        for number, (saved_row, row) in enumerate(zip(saved[1:], expected[1:], strict=True), start=1)
+        for column, old, new in zip_longest(expected[0], saved_row, row, fillvalue="")
+        if not _same_cell(old, new)
+    ]
+    more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
+    yield Check(title, "FAIL", wrong[0] + more) if wrong else Check(title, "ok")
+
+
+def _rendered(root: Path, files: Mapping[str, str]) -> Iterator[Check]:
+    """The saved .tex and .html, byte by byte."""
+    for name, text in files.items():
+        if name.endswith(".csv"):
+            continue
+        place = f"paper/tables/{name}"
+        saved, check = _attempt(f"rendered {place}", lambda place=place: read_text(root / place))
+        if saved is None or saved == text:
+            yield check
+            continue
+        lines = zip_longest(saved.split("\n"), text.split("\n"))
+        number, (old, new) = next((number, pair) for number, pair in enumerate(lines, start=1) if pair[0] != pair[1])
+        yield Check(check.name, "FAIL", f"{place}:{number}: saved {old!r:.120}, rendered {new!r:.120}")
+
+
+# --- (d) claims -----------------------------------------------------------------------------------------------------
+
+
+def _claims(root: Path, project: Path, frames: Mapping[str, pd.DataFrame]) -> Iterator[Check]:
+    """The paper speaks of the project's own measurements; another root is not held to it."""
+    if root.resolve() != project.resolve():
+        yield Check("claims", "skip", "the paper speaks of the measurements of the project folder")
+        return
+    claims, check = _attempt("claims", lambda: read_claims(project / "paper" / "claims.yaml"))
+    if claims is None:
+        yield check
+        return
+    for claim in claims:
+        text, check = _attempt(f"claim {claim.id}", lambda claim=claim: check_claim(claim, frames))
+        yield Check(check.name, "ok", text) if text is not None else check
+
+
+# --- (e) provenance -------------------------------------------------------------------------------------------------
+
+
+def _weights(provenance: Mapping[str, Any]) -> str | None:
+    return provenance.get("weights_sha256")
+
+
+def _provenance(records: Records) -> Iterator[Check]:
+    groups: dict[str, list[Measurement]] = {}
+    for record in records.measurements:
+        groups.setdefault(record.model, []).append(record)
+    summary = records.iss.summary
+    for model in sorted({*groups, *([summary.model] if summary else [])}):
+        named = {
+            f"{record.task}.{record.selector}.{record.condition} seed {record.seed}": _weights(record.provenance.model)
+            for record in groups.get(model, [])
+        }
+        if summary and summary.model == model:
+            named["iss_model_summary.json"] = _weights(summary.provenance.get("model", summary.provenance))
+        yield _one_model(model, named)
+        if model in groups:
+            yield _one_setting(model, groups[model])
+    yield from _code(records)
+
+
+def _one_model(model: str, named: Mapping[str, str | None]) -> Check:
+    name = f"provenance {model} weights"
+    for place, weights in named.items():
+        if not weights:
+            return Check(name, "FAIL", f"{place}: provenance.model.weights_sha256 is missing")
+    first, reference = next(iter(named.items()))
+    for place, weights in named.items():
+        if weights != reference:
+            return Check(name, "FAIL", f"{place} was measured on weights {weights}, {first} on {reference}")
+    return Check(name, "ok")
+
+
+def _one_setting(model: str, records: list[Measurement]) -> Check:
+    """Records of one table were measured under one set of settings by one version of the code."""
+    name = f"provenance {model} settings and code"
+    for field in ("params_sha256", "code_sha256"):
+        values = {getattr(record.provenance, field): record for record in records}
+        if len(values) > 1:
+            first, second = list(values.values())[:2]
+            return Check(name, "FAIL", f"{field} differs between {first.key} and {second.key}; measure them again together")
+    return Check(name, "ok")
+
+
+def _code(records: Records) -> Iterator[Check]:
+    try:
+        here = code_sha256(*SIX_AXIS_CODE)
+    except ValueError:
+        return
+    measured = {record.provenance.code_sha256 for record in records.measurements}
+    if measured - {here}:
+        yield Check("provenance code", "warn", "six-axis records were measured by another version of the code than stands here")
