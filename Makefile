@@ -61,8 +61,9 @@ $(BASE):
 	@rm -f .venv/base-* .venv/all-*
 	@touch $(BASE)
 
+# job control (set -m), as a background job of a plain shell ignores the interrupt by which a worker ends
 serve: export PREFECT_API_URL := http://127.0.0.1:$(PORT)/api
-serve: $(ALL)
+serve: $(ALL) stop
 	@mkdir -p $(PREFECT_HOME)
 	@PREFECT_LOGGING_LEVEL=WARNING $(BIN)/prefect server start --background --host 127.0.0.1 --port $(PORT) >/dev/null
 	@for second in $$(seq 120); do \
@@ -72,7 +73,7 @@ serve: $(ALL)
 	done
 	@$(BIN)/prefect work-pool create local --type process --overwrite >/dev/null
 	@$(BIN)/prefect deploy --all >/dev/null
-	@nohup $(BIN)/prefect worker start --pool local >> $(PREFECT_HOME)/worker.log 2>&1 & echo $$! > $(PREFECT_HOME)/worker.pid
+	@bash -c 'set -m; nohup $(BIN)/prefect worker start --pool local >> $(PREFECT_HOME)/worker.log 2>&1 & echo $$! > $(PREFECT_HOME)/worker.pid'
 	@echo "server and worker run; log: $(PREFECT_HOME)/worker.log; end them with: make stop"
 	@$(MAKE) --no-print-directory deployments
 
@@ -81,9 +82,16 @@ deployments:
 	@for name in official-iss six-axis reproduce; do \
 	  echo "$(BIN)/prefect deployment run '$$name/$$name' --watch"; done
 
+# only a process that is Prefect's still: the number in an old file may belong to another one by now
 stop:
 	@for file in $(PREFECT_HOME)/worker.pid $(PREFECT_HOME)/server.pid; do \
-	  if test -f $$file; then kill $$(cat $$file) 2>/dev/null || true; rm -f $$file; fi; done
+	  test -f $$file || continue; \
+	  number=$$(cat $$file); rm -f $$file; \
+	  ps -o args= -p "$$number" | grep -q prefect || continue; \
+	  kill $$number; \
+	  for second in $$(seq 20); do kill -0 $$number 2>/dev/null || break; sleep 1; done; \
+	  kill -9 $$number 2>/dev/null || true; \
+	done
 
 clean: stop
 	rm -rf .venv .prefect .cache runs build *.egg-info .pytest_cache .hypothesis
