@@ -12,7 +12,9 @@ from sparse_control.receipt import Receipt
 from sparse_control.settings import Settings
 from tasks.caching import content_key
 
-NOT_READ = ("protocol",)  # a change to the six-axis settings leaves these results alone
+NOT_READ = ("protocol",)  # a change to the six-axis settings leaves stages A and B alone
+# the freeze manifest holds all settings and one hash over the code of all stages, and D refuses any other
+EVERY_STAGE = tuple(f"sparse_control.stages.{name}" for name in ("a_reference", "b_validate", "c_freeze", "d_official"))
 
 
 @task(
@@ -67,7 +69,7 @@ def validate(
 
 @task(
     name="freeze",
-    cache_key_fn=content_key("freeze", schema=1, modules=("sparse_control.stages.c_freeze",), without=NOT_READ),
+    cache_key_fn=content_key("freeze", schema=1, modules=EVERY_STAGE),
     persist_result=True,
     result_serializer="json",
 )
@@ -82,7 +84,7 @@ def freeze(
 
 @task(
     name="official",
-    cache_key_fn=content_key("official", schema=1, modules=("sparse_control.stages.d_official",), without=NOT_READ),
+    cache_key_fn=content_key("official", schema=1, modules=EVERY_STAGE),
     persist_result=True,
     result_serializer="json",
 )
