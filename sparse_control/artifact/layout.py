@@ -379,3 +379,30 @@ def _sketch_seeds(name: str, records: Records) -> set[int]:
 
 def _list(numbers: Sequence[int] | set[int]) -> str:
     return ", ".join(map(str, sorted(numbers))) or "none"
+
+
+def score_rows(axes: dict[str, dict[str, Any]]) -> list[tuple[str, str, str, str]]:
+    """The six axes of one intervention as (axis, statistic, value, pass), rounded."""
+    rows = {
+        "reachability": lambda r: (
+            "Rel_tar", _spread(r, "rel_tar", 3), f"{_of(r['passes_0.40'], r['n_seeds'])} ≤ .4",
+        ),
+        "signed_reversal": lambda r: ("ratio", _spread(r, "ratio", 3), f"{_of(r['passes'], r['n_seeds'])} ≥ 2"),
+        "dose_response": lambda r: (
+            "mean ρ", fixed(r["rho_mean"], 3),
+            f"{_of(r['ordered'], r['n_seeds'])} ≥ .95; {r['reversed']} ≤ −.95; {r['undefined']} undefined",
+        ),
+        "feedback": lambda r: (
+            "MAE", fixed(r["mae"], 3), f"{_of(r['hits'], r['endpoints'])} hits; {r['already_met']} already met",
+        ),
+        "preservation": lambda r: (
+            "median KL", significant(r["median"]),
+            f"{_of(r['seed_mean_passes'], r['n_seeds'])} seed mean, {_of(r['every_prompt_passes'], r['n_seeds'])} every prompt",
+        ),
+        "reuse": lambda r: ("refit, frozen", f"{_spread(r, 'refit', 3)}, {_spread(r, 'frozen', 3)}", "no threshold"),
+    }  # fmt: skip
+    return [(axis, *rows[axis](r)) if r["n_seeds"] else (axis, "not measured", "", "") for axis, r in axes.items()]
+
+
+def _spread(row: Row, name: str, digits: int) -> str:
+    return with_deviation(f"{name}_mean", f"{name}_sd", "", digits).text(row)

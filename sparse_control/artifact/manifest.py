@@ -82,3 +82,14 @@ def write_table_manifest(root: Path) -> Path:
     """
     old = read_manifest(root) or Manifest()
     return _write(root, measurements=old.measurements, tables=_hashes(root, table_files(root)))
+
+
+def changed_measurements(root: Path) -> list[str]:
+    """Measurements that are missing, changed or unlisted, in order.
+
+    Raises:
+        InputError: the manifest is broken.
+    """
+    listed = (read_manifest(root) or Manifest()).measurements
+    present = _hashes(root, measured_files(root))
+    return sorted(name for name in {*listed, *present} if listed.get(name) != present.get(name))

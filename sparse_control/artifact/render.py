@@ -115,7 +115,7 @@ def reproduce(root: Path, out: Path | None = None) -> list[Path]:
     """
     root = Path(root)
     if not root.is_dir() or not manifest.measured_files(root):
-        raise InputError(f"{root}: no measurements below measurements/ or jacobian_iss/; measure with `make run`")
+        raise InputError(f"{root}: no measurements below measurements/ or jacobian_iss/; measure first (`make run`), or give another --root")
     home = root / "paper" / "tables"
     folder = home if out is None else Path(out)
     project = project_folder()

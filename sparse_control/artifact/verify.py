@@ -47,7 +47,7 @@ def verify(root: Path, project: Path) -> list[Check]:
     if not root.is_dir():
         raise InputError(f"{root}: no such folder; give the folder that holds measurements/ and jacobian_iss/")
     if not manifest.measured_files(root):
-        raise InputError(f"{root}: no measurements below measurements/ or jacobian_iss/; measure with `make run`")
+        raise InputError(f"{root}: no measurements below measurements/ or jacobian_iss/; measure first (`make run`), or give another --root")
     checks = [*_manifest(root)]
     records, read = _records(root, project)
     checks += read
@@ -210,9 +210,17 @@ def _claims(root: Path, project: Path, frames: Mapping[str, pd.DataFrame]) -> It
     if claims is None:
         yield check
         return
+    paper, check = _attempt("claims in paper/main.tex", lambda: read_text(project / "paper" / "main.tex"))
+    if paper is None:
+        yield check
+        return
+    prose = " ".join(paper.split())
     for claim in claims:
         text, check = _attempt(f"claim {claim.id}", lambda claim=claim: check_claim(claim, frames))
-        yield Check(check.name, "ok", text) if text is not None else check
+        if text is not None and " ".join(claim.sentence.split()) not in prose:
+            yield Check(check.name, "FAIL", f"paper/main.tex does not have the sentence: {claim.sentence}")
+        else:
+            yield Check(check.name, "ok", text) if text is not None else check
 
 
 # --- (e) provenance -------------------------------------------------------------------------------------------------
