@@ -34,13 +34,17 @@ class IssSettings(Section):
     benchmark_relations: Count
     calibration_relations: Count
     facts_per_relation: Annotated[int, Field(ge=2, strict=True)]
+    families: Annotated[int, Field(ge=2, strict=True)]
+    templates: Count
     lam_rel_sweep: Annotated[list[NonNegative], Field(min_length=1)]
     bootstrap_resamples: Count
     bootstrap_seed: Whole
 
 
 class EstimatorSettings(Section):
+    reference: Annotated[bool, Field(strict=True)]
     corpus_sizes: Annotated[list[Annotated[int, Field(ge=2, strict=True)]], Field(min_length=1)]
+    snapshots: Annotated[list[Annotated[int, Field(ge=2, strict=True)]], Field(min_length=1)]
     ranks: Annotated[list[Count], Field(min_length=1)]
     oversampling: Annotated[list[Whole], Field(min_length=1)]
     power_iterations: Annotated[list[Whole], Field(min_length=1)]
@@ -49,7 +53,7 @@ class EstimatorSettings(Section):
 
     @model_validator(mode="after")
     def _ascending(self) -> "EstimatorSettings":
-        for name in ("corpus_sizes", "ranks", "oversampling", "power_iterations"):
+        for name in ("corpus_sizes", "snapshots", "ranks", "oversampling", "power_iterations"):
             values = getattr(self, name)
             if values != sorted(set(values)):
                 raise ValueError(f"{name} must be ascending without repeats, got {values}")

@@ -1,0 +1,85 @@
+"""Stage C: write down every estimator choice with the hash of every file it rests on (source document, 13.3, 14)."""
+
+from pathlib import Path
+
+import yaml
+
+from sparse_control.corpus import load_corpus
+from sparse_control.errors import InputError
+from sparse_control.files import read_json, read_json_lines, sha256_file, write_json, write_text
+from sparse_control.receipt import Receipt
+from sparse_control.settings import Settings
+from sparse_control.stages.tree import Tree, stages_code_sha256
+
+SCHEMA = "freeze/1"
+
+
+def run(*, corpus: Path, root: Path, settings: Settings) -> Receipt:
+    """Write `configs/` and the freeze manifest; after this nothing about the estimator may change.
+
+    Raises:
+        InputError: stage B's files are missing.
+    """
+    windows = load_corpus(corpus)
+    tree = Tree(root, _model_name(root, settings))
+    frozen = tree.validation("per_model_action_validation.jsonl")
+    layers = {str(layer): {"status": "unresolved", "step": None} for layer in settings.iss.layers}
+    for row in read_json_lines(frozen):
+        if row["chosen"]:
+            kept = ("k", "oversampling", "power_iterations", "corpus_size", "step")
+            layers[str(row["layer"])] = {"status": "validated"} | {key: row[key] for key in kept}
+
+    configs = {
+        "corpus_config": settings.corpus.model_dump() | {"sha256": windows.sha256},
+        "estimator_config": settings.estimator.model_dump(),
+        "validation_thresholds": settings.validation.model_dump(),
+        "layer_windows": {"preregistered": settings.iss.layers, "layers": layers},
+    }
+    for name, content in configs.items():
+        write_text(tree.config(name), yaml.safe_dump(content, sort_keys=False))
+
+    files = [tree.config(name) for name in configs]
+    files += sorted(path for path in (tree.base / "validation").iterdir() if not path.name.startswith("."))
+    for layer, chosen in layers.items():
+        if chosen["status"] == "validated":
+            files += [tree.factors(int(layer)) / name for name in ("Q.pt", "B.pt", "metadata.json")]
+    manifest = {
+        "schema": SCHEMA,
+        "model": tree.model,
+        "settings": settings.model_dump(),
+        "corpus_sha256": windows.sha256,
+        "layers": layers,
+        "lam_rel": read_json(tree.validation("whitening.json"))["lam_rel"],
+        "code_sha256": stages_code_sha256(),
+        "files": {path.relative_to(tree.base).as_posix(): sha256_file(path) for path in files},
+    }
+    write_json(tree.manifest, manifest)
+    return Receipt.of(root, [*(tree.config(name) for name in configs), tree.manifest])
+
+
+def _model_name(root: Path, settings: Settings) -> str:
+    """The name under which stage B filed the model, without loading it."""
+    return read_json(Tree(root, settings.model).validation("whitening.json"))["model"]
+
+
+def load_manifest(tree: Tree) -> dict:
+    """The freeze manifest, after checking every file it lists and the code it was made by.
+
+    Raises:
+        InputError: no manifest, a listed file missing or changed, or other code.
+    """
+    if not tree.manifest.is_file():
+        raise InputError(f"{tree.manifest}: no freeze manifest; official ISS needs stage C first (run official-iss)")
+    manifest = read_json(tree.manifest)
+    if not isinstance(manifest, dict) or manifest.get("schema") != SCHEMA:
+        raise InputError(f"{tree.manifest}: schema: expected {SCHEMA!r}; run stage C again (run official-iss)")
+    for name, recorded in manifest["files"].items():
+        path = tree.base / name
+        if not path.is_file():
+            raise InputError(f"{path}: is missing but frozen in {tree.manifest.name}; run `dvc pull` or stages B and C again")
+        found = sha256_file(path)
+        if found != recorded:
+            raise InputError(f"{path}: changed after the freeze (SHA-256 {found}, frozen {recorded}); restore it or freeze again")
+    if manifest["code_sha256"] != stages_code_sha256():
+        raise InputError(f"{tree.manifest}: made by another version of the code; run stages A to C again (run official-iss)")
+    return manifest
