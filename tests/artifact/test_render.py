@@ -1,0 +1,151 @@
+"""Rounding, escaping, CSV and files."""
+
+import csv
+import io
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from artifact_root import build_root
+
+from sparse_control.artifact.layout import LAYOUTS, fixed, shown, significant
+from sparse_control.artifact.render import csv_text, escape_tex, plain_text, render, reproduce
+from sparse_control.artifact.tables import TABLES, Records, all_tables, read_records
+from sparse_control.errors import InputError
+
+PROJECT = Path(__file__).parent.parent.parent
+NASTY = r"a_b&c%$#{}~^\<script>"
+
+
+@pytest.mark.parametrize(
+    "value, text",
+    [(0.125, "0.13"), (2.675, "2.68"), (-0.004, "0.00"), (-1.5, "−1.50"), (1e22, "10000000000000000000000.00"), (None, "—")],
+)
+def test_fixed_rounds_half_away_from_zero(value, text):
+    assert fixed(value, 2) == text
+
+
+@pytest.mark.parametrize(
+    "value, text",
+    [(0.00017, "0.000170"), (0.0000999999, "1.00e−4"), (3.14159e-9, "3.14e−9"), (123.456, "123"), (12345.0, "12300"),
+     (0.9999, "1.00"), (0.0, "0"), (-0.0021, "−0.00210"), (None, "—")],
+)  # fmt: skip
+def test_significant(value, text):
+    assert significant(value) == text
+
+
+@pytest.mark.parametrize(
+    "text, tex",
+    [
+        (NASTY, r"a\_b\&c\%\$\#\{\}\textasciitilde{}\textasciicircum{}\textbackslash{}\textless{}script\textgreater{}"),
+        ("a--b---c", "a-{}-b-{}-{}-c"),
+        ("[x]*", "{[}x{]}{*}"),
+        ("line\nbreak\ttab\x00nul", "line break tab{}nul"),
+        ("é≤—−", r"é\ensuremath{\le}---\ensuremath{-}"),
+        ("模", "{[}U+6A21{]}"),
+        (3, "3"),
+    ],
+)
+def test_escape_tex(text, tex):
+    assert escape_tex(text) == tex
+
+
+def test_every_table_has_a_layout():
+    assert set(LAYOUTS) == set(TABLES)
+
+
+def test_csv_is_unrounded_and_reads_back(built_root):
+    for frame in all_tables(read_records(built_root, PROJECT)).values():
+        text = csv_text(frame)
+        assert "\r" not in text and text.endswith("\n")
+        rows = list(csv.reader(io.StringIO(text)))
+        assert rows[0] == list(frame.columns)
+        for cells, values in zip(rows[1:], frame.itertuples(index=False), strict=True):
+            for cell, value in zip(cells, values, strict=True):
+                assert (cell == "") if value is None else (float(cell) == value if isinstance(value, float) else cell == str(value))
+
+
+def test_rendering_is_the_same_twice(built_root):
+    records = read_records(built_root, PROJECT)
+    assert render(records, PROJECT) == render(records, PROJECT)
+
+
+def test_captions_say_what_they_must(built_root):
+    records = read_records(built_root, PROJECT)
+    for name, frame in all_tables(records).items():
+        caption = shown(name, frame, records).caption
+        assert "Model: toy-model." in caption and "Source document: " in caption, name
+        if LAYOUTS[name].group == "protocol":
+            assert "Seeds: 0, 1, 2." in caption
+
+
+def test_published_column_is_marked(built_root):
+    records = read_records(built_root, PROJECT)
+    table = shown("published", all_tables(records)["published"], records)
+    assert any("Source document" in heading and "another model" in heading for heading in table.headings)
+
+
+def test_nothing_unescaped_reaches_latex_or_html(tmp_path):
+    root = build_root(tmp_path, model=NASTY)
+    tables = root / "paper" / "tables"
+    for path in tables.glob("*.tex"):
+        text = path.read_text()
+        assert "<script>" not in text and NASTY not in text, path
+        without = re.sub(r"\\[&%$#_{}\\]|\\[a-zA-Z]+", "", text)
+        assert "&c" not in without and "$" not in without and "#" not in without and "~" not in without, path
+    page = (tables / "index.html").read_text()
+    assert "<script>" not in page and "&lt;script&gt;" in page
+    assert not re.search(r"(src|href)=.(https?:)?//", page)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="pdflatex is not installed")
+def test_the_paper_compiles_even_with_a_nasty_name(tmp_path):
+    root = build_root(tmp_path / "root", model=NASTY)
+    shutil.copy(PROJECT / "paper" / "main.tex", root / "paper")
+    for _ in range(2):
+        done = subprocess.run(
+            ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "main.tex"], cwd=root / "paper", capture_output=True
+        )
+        assert done.returncode == 0, done.stdout.decode(errors="replace")[-2000:]
+    log = (root / "paper" / "main.log").read_text(errors="replace")
+    assert "multiply defined" not in log and "undefined references" not in log
+
+
+def test_two_models_get_a_model_column(tmp_path):
+    build_root(tmp_path, model="one")
+    build_root(tmp_path, model="two")
+    records = read_records(tmp_path, PROJECT)
+    table = shown("reachability", all_tables(records)["reachability"], records)
+    assert table.headings[0] == "Model" and "Model: one, two." in table.caption
+
+
+def test_terminal_text_is_aligned_and_free_of_control_characters(built_root):
+    records = read_records(built_root, PROJECT)
+    text = plain_text(shown("reachability", all_tables(records)["reachability"], records))
+    assert "not supported by this model" in text
+    empty = plain_text(shown("summary", all_tables(Records())["summary"], Records()))
+    assert "(no records)" in empty and "none measured" in empty
+
+
+def test_reproduce_elsewhere_leaves_the_root_alone(root, tmp_path):
+    before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    paths = reproduce(root, tmp_path / "elsewhere")
+    assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file()} == before
+    assert {path.name: path.read_bytes() for path in paths} == {
+        path.name: path.read_bytes() for path in (root / "paper" / "tables").iterdir()
+    }
+
+
+def test_reproduce_of_nothing_is_refused(tmp_path):
+    for folder in (tmp_path, tmp_path / "missing"):
+        with pytest.raises(InputError, match="no measurements"):
+            reproduce(folder)
+
+
+def test_reproduce_without_templates_is_one_line(root, tmp_path, monkeypatch):
+    monkeypatch.setattr("sparse_control.artifact.render.project_folder", lambda: tmp_path)
+    with pytest.raises(InputError, match="templates"):
+        reproduce(root)
