@@ -317,10 +317,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = cli.main(arguments, prog_name="sparse-control", standalone_mode=False)
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
-    except click.exceptions.Abort:
+    except click.exceptions.Abort:  # what click makes of a keyboard interrupt
         return _fail("interrupted", INTERRUPTED)
-    except KeyboardInterrupt:
-        return _fail("interrupted; the same command goes on where it stopped", INTERRUPTED)
     except click.ClickException as error:
         error.show()
         return error.exit_code

@@ -1,0 +1,261 @@
+"""Each check can fail, and says where."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+from artifact_root import measurement, write_lines
+
+from sparse_control.artifact import manifest
+from sparse_control.artifact.claims import Claim, check_claim, read_claims
+from sparse_control.artifact.render import reproduce
+from sparse_control.artifact.tables import all_tables, read_records
+from sparse_control.artifact.verify import verify
+from sparse_control.errors import InputError
+
+PROJECT = Path(__file__).parent.parent.parent
+RECORDS = "measurements/toy-model/ioi.coverage_driver.P.jsonl"
+CSV = "paper/tables/reachability.csv"
+
+
+def failures(root, project=PROJECT):
+    return [f"{check.name}: {check.detail}" for check in verify(root, project) if check.status == "FAIL"]
+
+
+def only(root, *patterns, project=PROJECT):
+    """The failures are exactly these, in any order."""
+    found = failures(root, project)
+    assert len(found) == len(patterns), found
+    for pattern in patterns:
+        assert any(re.search(pattern, line) for line in found), (pattern, found)
+
+
+def edit(path, old, new):
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+
+
+def test_a_whole_root_passes(built_root):
+    checks = verify(built_root, PROJECT)
+    assert not failures(built_root)
+    assert sum(check.status == "ok" for check in checks) > 80
+    assert any(check.status == "skip" and check.name == "claims" for check in checks)
+
+
+def test_one_flipped_measurement(root):
+    rows = [json.loads(line) for line in (root / RECORDS).read_text().splitlines()]
+    rows[1]["evaluate"]["patched"][6][0] += 1.0
+    write_lines(root / RECORDS, rows)
+    found = failures(root)
+    assert any(re.search(rf"manifest {RECORDS}: {RECORDS} changed", line) for line in found)
+    assert any(re.search(rf"{CSV}: row 1, column rel_tar_mean: saved '0\.\d+', recomputed '0\.\d+'", line) for line in found)
+
+
+def test_reproduce_never_blesses_a_changed_measurement(root):
+    rows = [json.loads(line) for line in (root / RECORDS).read_text().splitlines()]
+    rows[0]["preservation"]["kl"][0] = 0.5
+    write_lines(root / RECORDS, rows)
+    reproduce(root)
+    only(root, rf"manifest {RECORDS}: .* changed")
+
+
+def test_deleted_measurement(root):
+    (root / RECORDS).unlink()
+    found = failures(root)
+    assert any(line.startswith(f"manifest {RECORDS}: {RECORDS} is missing") for line in found)
+
+
+def test_unlisted_measurement(root):
+    name = "measurements/other/ioi.coverage_driver.F.jsonl"
+    write_lines(root / name, [measurement(condition="F", model="other")])
+    assert any(line.startswith(f"manifest {name}: {name} is not listed") for line in failures(root))
+
+
+@pytest.mark.parametrize("name", ["paper/tables/reuse.tex", "paper/tables/index.html", CSV])
+def test_deleted_table(root, name):
+    (root / name).unlink()
+    only(root, f"manifest {name}: {name} is missing", rf"(rendered|recomputed) {name}: {name}: cannot be read")
+
+
+def test_unlisted_table(root):
+    (root / "paper/tables/extra.tex").write_text("x")
+    only(root, "paper/tables/extra.tex is not listed")
+
+
+def test_edited_cell_is_named(root):
+    rows = (root / CSV).read_text().splitlines()
+    cells = rows[2].split(",")
+    cells[7] = "0.123"
+    (root / CSV).write_text("\n".join([*rows[:2], ",".join(cells), *rows[3:]]) + "\n")
+    only(root, f"manifest {CSV}", rf"{CSV}: row 2, column rel_tar_mean: saved '0\.123', recomputed '0\.9")
+
+
+def test_a_cell_differing_by_rounding_is_no_other_value(root):
+    rows = (root / CSV).read_text().splitlines()
+    cells = rows[1].split(",")
+    cells[7] = repr(float(cells[7]) * (1 + 1e-14))
+    (root / CSV).write_text("\n".join([rows[0], ",".join(cells), *rows[2:]]) + "\n")
+    manifest.write_table_manifest(root)
+    only(root)
+
+
+def test_missing_row(root):
+    rows = (root / CSV).read_text().splitlines()
+    (root / CSV).write_text("\n".join(rows[:-1]) + "\n")
+    only(root, f"manifest {CSV}", f"{CSV}: expected 9 rows")
+
+
+@pytest.mark.parametrize("name", ["reachability.tex", "index.html"])
+def test_edited_rendering_is_named_by_line(root, name):
+    edit(root / "paper/tables" / name, "not supported", "supported")
+    only(root, f"manifest paper/tables/{name}", rf"rendered paper/tables/{name}: paper/tables/{name}:\d+: saved")
+
+
+def test_broken_json_line_is_a_failure_not_a_crash(root):
+    with open(root / RECORDS, "a") as handle:
+        handle.write('{"schema":\n')
+    only(root, f"manifest {RECORDS}", rf"records {RECORDS}: {RECORDS}:4: not valid JSON")
+
+
+def test_every_broken_file_is_named(root):
+    edit(root / RECORDS, '"seed": 0', '"seed": -1')
+    edit(root / "jacobian_iss/iss_model_summary.json", '"window"', '"windows"')
+    only(root, "manifest measurements", "manifest jacobian_iss", f"{RECORDS}:1: seed: ", "iss_model_summary.json: window: ")
+
+
+@pytest.mark.parametrize("content", ["{", '{"schema": "manifest/2"}', "[]", '{"schema": "manifest/1", "tables": {"a": "b"}}'])
+def test_broken_manifest(root, content):
+    (root / "MANIFEST.json").write_text(content)
+    only(root, "MANIFEST.json")
+
+
+def test_missing_manifest(root):
+    (root / "MANIFEST.json").unlink()
+    only(root, "MANIFEST.json is missing")
+
+
+def test_manifest_of_tables_and_of_measurements_have_two_writers(root):
+    before = manifest.read_manifest(root)
+    manifest.write_manifest(root)
+    reproduce(root)
+    assert manifest.read_manifest(root) == before
+    assert set(before.measurements) == set(manifest.measured_files(root))
+    assert manifest.changed_measurements(root) == []
+
+
+def test_factors_are_checked_where_they_are(root):
+    path = root / "jacobian_iss/low_rank_factors/toy-model/2/Q.pt"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"other")
+    only(root, r"frozen low_rank_factors/toy-model/2/Q.pt: .*changed")
+
+
+def test_stored_mean_must_be_the_facts(root):
+    path = root / "jacobian_iss/iss_model_summary.json"
+    content = json.loads(path.read_text())
+    content["ISS"]["mean"] += 0.01
+    path.write_text(json.dumps(content))
+    manifest.write_manifest(root)
+    only(root, "stored mean ISS: stored 0")
+
+
+def test_weights_must_agree(root):
+    edit(root / RECORDS, "a" * 64, "e" * 64)
+    manifest.write_manifest(root)
+    only(root, "provenance toy-model weights: .* was measured on weights")
+
+
+def test_weights_must_be_there(root):
+    edit(root / RECORDS, '"weights_sha256": "' + "a" * 64 + '"', '"other": 1')
+    manifest.write_manifest(root)
+    only(root, "weights_sha256 is missing")
+
+
+@pytest.mark.parametrize("letter, field", [("b", "params_sha256"), ("c", "code_sha256")])
+def test_settings_and_code_must_agree(root, letter, field):
+    edit(root / RECORDS, letter * 64, "e" * 64)
+    manifest.write_manifest(root)
+    only(root, f"settings and code: {field} differs between")
+
+
+def test_nothing_to_check(tmp_path):
+    for folder in (tmp_path, tmp_path / "missing"):
+        with pytest.raises(InputError):
+            verify(folder, PROJECT)
+
+
+# --- claims ---------------------------------------------------------------------------------------------------------
+
+CLAIM = {
+    "id": "one", "sentence": "It reaches.", "table": "reachability",
+    "where": {"task": "ioi", "selector": "coverage_driver", "condition": "P"},
+    "column": "rel_tar_mean", "operator": "<=", "value": 0.4,
+}  # fmt: skip
+
+
+@pytest.fixture
+def project(root):
+    """A root that is a project folder itself, with one claim."""
+    (root / "paper" / "templates").mkdir()
+    for path in (PROJECT / "paper" / "templates").iterdir():
+        (root / "paper" / "templates" / path.name).write_bytes(path.read_bytes())
+    (root / "paper" / "published.yaml").write_bytes((PROJECT / "paper" / "published.yaml").read_bytes())
+    (root / "paper" / "main.tex").write_text("Here: It\n reaches.")
+    (root / "paper" / "claims.yaml").write_text(yaml.safe_dump([CLAIM]))
+    return root
+
+
+def test_a_claim_that_holds(project):
+    assert any(check.name == "claim one" and check.status == "ok" for check in verify(project, project))
+    only(project, project=project)
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"value": 0.1}, r"does not hold: rel_tar_mean 0\.1"),
+        ({"operator": ">"}, "does not hold"),
+        ({"where": {"task": "ioi"}}, "4 rows"),
+        ({"where": {"task": "mcqa"}}, "0 rows"),
+        ({"where": {"tusk": "ioi"}}, "no column 'tusk'"),
+        ({"column": "rel"}, "no column 'rel'"),
+        ({"table": "reach"}, "no table 'reach'"),
+        ({"value": "high"}, "cannot be compared"),
+        ({"sentence": "It flies."}, "main.tex does not have the sentence"),
+        ({"where": {"task": "refusal"}}, "no value in rel_tar_mean"),
+    ],
+)
+def test_a_claim_that_fails(project, change, message):
+    (project / "paper" / "claims.yaml").write_text(yaml.safe_dump([CLAIM | change]))
+    only(project, message, project=project)
+
+
+@pytest.mark.parametrize(
+    "content, message",
+    [("[{id: a", "not valid YAML"), ("a: 1", "expected a list"), ("[{id: a}]", "claim 1: sentence"), (None, "cannot be read")],
+)
+def test_broken_claims_file(project, content, message):
+    path = project / "paper" / "claims.yaml"
+    path.unlink() if content is None else path.write_text(content)
+    only(project, message, project=project)
+
+
+def test_a_claim_may_compare_two_cells(built_root):
+    frames = all_tables(read_records(built_root, PROJECT))
+    other = {"where": CLAIM["where"] | {"condition": "F"}, "column": "rel_tar_mean"}
+    check_claim(Claim(**CLAIM | {"operator": "<", "value": other}), frames)
+    with pytest.raises(InputError, match="does not hold"):
+        check_claim(Claim(**CLAIM | {"operator": ">", "value": other}), frames)
+
+
+def test_claims_of_the_paper_are_well_formed(tmp_path):
+    claims = read_claims(PROJECT / "paper" / "claims.yaml")
+    prose = " ".join((PROJECT / "paper" / "main.tex").read_text().split())
+    assert claims and all(claim.sentence in prose for claim in claims)
+    path = tmp_path / "claims.yaml"
+    path.write_text(yaml.safe_dump([CLAIM, CLAIM]))
+    with pytest.raises(InputError, match="stands twice"):
+        read_claims(path)

@@ -1,0 +1,298 @@
+"""The command line: exit codes, one-line errors, what stays unloaded, and files it must not touch."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+from artifact_root import build_root
+
+from sparse_control import cli
+
+PROJECT = Path(__file__).parent.parent
+EXAMPLE = PROJECT / "examples" / "score_example.json"
+HEAVY = ("torch", "prefect", "dvc", "transformers", "sklearn", "git")
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    return build_root(tmp_path_factory.mktemp("cli"))
+
+
+@pytest.fixture
+def run(capsys):
+    """Run in this process: (exit code, stdout, stderr)."""
+
+    def call(*arguments):
+        code = cli.main([str(argument) for argument in arguments])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return call
+
+
+def shell(*arguments, cwd=PROJECT, env=None):
+    return subprocess.run(
+        [sys.executable, "-m", "sparse_control", *map(str, arguments)], capture_output=True, text=True, cwd=cwd, env=env
+    )
+
+
+def refused(result, *words):
+    """Exit 2, nothing on stdout, one line on stderr that holds the words."""
+    code, out, err = result
+    assert code == 2 and out == ""
+    assert err.startswith("error: ") and err.count("\n") == 1
+    for word in words:
+        assert word in err
+
+
+@pytest.mark.parametrize(
+    "arguments", [["reproduce"], ["verify"], ["show"], ["show", "iss"], ["score", str(EXAMPLE)], ["--help"], ["doctor"]]
+)
+def test_nothing_heavy_is_loaded(built, tmp_path, arguments):
+    options = ["--root", str(built)] if arguments[0] in ("reproduce", "verify", "show") else []
+    options += ["--out", str(tmp_path)] if arguments == ["reproduce"] else []
+    program = (
+        "import sys; from sparse_control.cli import main; code = main(sys.argv[1:]);"
+        f"print(sorted(set({HEAVY!r}) & set(sys.modules)), file=sys.stderr); sys.exit(code)"
+    )
+    done = subprocess.run([sys.executable, "-c", program, *arguments, *options], capture_output=True, text=True, cwd=PROJECT)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == "[]\n"
+
+
+def test_verify_exit_codes(run, built, tmp_path):
+    code, out, err = run("verify", "--root", built)
+    assert code == 0 and err == ""
+    assert out.splitlines()[-1].startswith("verify: ") and out.endswith(" checks, 0 failed\n")
+    assert {line[:4].strip() for line in out.splitlines()[:-1]} <= {"ok", "skip", "warn"}
+
+    broken = shutil.copytree(built, tmp_path / "broken")
+    (broken / "paper/tables/reuse.csv").write_text("x\n")
+    code, out, _ = run("verify", "--root", broken)
+    assert code == 1 and out.splitlines()[-1].endswith(" checks, 2 failed")
+    assert sum(line.startswith("FAIL") and "reuse.csv" in line for line in out.splitlines()) == 2
+
+    code, out, _ = run("verify", "--root", broken, "--json")
+    report = json.loads(out)
+    assert code == 1 and report["failed"] == 2
+    assert report["checks"] == sum(entry["status"] in ("ok", "FAIL") for entry in report["results"])
+
+    refused(run("verify", "--root", tmp_path / "missing"), "missing")
+
+
+def test_reproduce(run, built, tmp_path):
+    root = shutil.copytree(built, tmp_path / "root")
+    shutil.rmtree(root / "paper")
+    code, out, err = run("reproduce", "--root", root)
+    assert code == 0 and err == "" and str(root / "paper" / "tables") in out
+    assert run("verify", "--root", root)[0] == 0
+    for path in (built / "paper" / "tables").iterdir():
+        assert (root / "paper" / "tables" / path.name).read_bytes() == path.read_bytes()
+
+
+def test_reproduce_warns_of_changed_measurements(run, built, tmp_path):
+    root = shutil.copytree(built, tmp_path / "root")
+    path = root / "measurements/toy-model/ioi.coverage_driver.P.jsonl"
+    path.write_text(path.read_text().replace('"gain": 0.2', '"gain": 0.3'))
+    code, out, err = run("reproduce", "--root", root)
+    assert code == 0 and err.startswith("warning: 1 measurements differ") and path.name in err
+    assert run("verify", "--root", root)[0] == 1
+
+
+def test_reproduce_names_the_broken_line(run, built, tmp_path):
+    root = shutil.copytree(built, tmp_path / "root")
+    path = root / "measurements/toy-model/ioi.coverage_driver.P.jsonl"
+    path.write_text(path.read_text() + "{\n")
+    refused(run("reproduce", "--root", root), f"{path}:4: ")
+
+
+def test_show(run, built):
+    assert "summary: " in run("show", "--root", built)[1]
+    assert "rank_curve: " in run("show", "iss", "--root", built)[1]
+    protocol = run("show", "protocol", "--root", built)[1]
+    assert "reuse: " in protocol and "rank_curve" not in protocol
+    assert "not supported by this model" in run("show", "dose_response", "--root", built)[1]
+    refused(run("show", "nothing", "--root", built), "'nothing'", "reachability")
+    refused(run("show", "--root", built / "measurements"), "no measurements")
+
+
+def test_score_example(run):
+    code, out, err = run("score", EXAMPLE)
+    assert code == 0 and err == "" and "not measured" not in out
+    code, out, _ = run("score", EXAMPLE, "--json")
+    axes = json.loads(out)["axes"]
+    assert list(axes) == ["reachability", "signed_reversal", "dose_response", "feedback", "preservation", "reuse"]
+    assert axes["reachability"]["passes_0.40"] == 2 and axes["feedback"]["hits"] == 2
+
+
+def test_score_without_readouts_says_not_measured(run, tmp_path):
+    path = tmp_path / "some.json"
+    path.write_text(json.dumps({"schema": "score/1", "seeds": [{"seed": 0, "kl": [0.0]}]}))
+    code, out, _ = run("score", path)
+    assert code == 0 and out.count("not measured") == 5
+    axes = json.loads(run("score", path, "--json")[1])["axes"]
+    assert axes["reuse"] == {"n_seeds": 0} and axes["preservation"]["seed_mean_passes"] == 1
+
+
+SEED = {"seed": 0, "source": [0.0, 0.0], "target": [1.0, 2.0], "patched": [1.0, 1.0]}
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        ({"patched": [1.0]}, ["seeds.0", "patched", "(2)"]),
+        ({"patched": ["1", "2"]}, ["seeds.0.patched.0", "'1'"]),
+        ({"source": None}, ["patched needs source"]),
+        ({"doses": [0.0, 1.0]}, ["doses must come with"]),
+        ({"doses": [0.0, 1.0], "progress": [0.0]}, ["progress must have"]),
+        ({"doses": [0.0], "patched_by_dose": [[0.0]]}, ["patched_by_dose[0]"]),
+        ({"feedback": [{"target": 1.0, "initial_margin": 0.0, "terminal_margin": 1.0}]}, ["tolerance must be given"]),
+        ({"kl": [-0.5]}, ["kl_values[0]", "-0.5"]),
+        ({"reuse": {"source": [1.0], "target": [1.0, 2.0]}}, ["seeds.0.reuse", "target"]),
+        ({"extra": 1}, ["seeds.0.extra"]),
+    ],
+)
+def test_score_refuses_by_name(run, tmp_path, change, words):
+    path = tmp_path / "some.json"
+    path.write_text(json.dumps({"schema": "score/1", "seeds": [SEED | change]}))
+    refused(run("score", path), str(path), *words)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"schema": "score/1", "seeds": []}', '{"schema": "score/1", "seeds": NaN}'])
+def test_score_refuses_what_is_no_score_file(run, tmp_path, text):
+    path = tmp_path / "some.json"
+    path.write_text(text)
+    refused(run("score", path), str(path))
+    refused(run("score", tmp_path / "absent.json"), "absent.json")
+    refused(run("score", tmp_path), str(tmp_path))
+
+
+@pytest.mark.parametrize("arguments", [["nothing"], ["score"], ["verify", "--nope"], ["run"], ["run", "nope"]])
+def test_wrong_calls_are_two(run, arguments):
+    code, out, err = run(*arguments)
+    assert code == 2 and "Traceback" not in err
+
+
+def test_version_and_help(run):
+    assert run("--version")[:2] == (0, "sparse-control, version 0.1.0\n")
+    assert run("--help")[0] == 0
+
+
+@pytest.mark.parametrize(
+    "module, command, extra",
+    [
+        ("prefect", ["run", "official-iss"], "[flow]"),
+        ("prefect", ["run", "six-axis"], "[flow]"),
+        ("torch", ["corpus", "build"], "[measure]"),
+    ],
+)
+def test_a_missing_extra_is_one_line(tmp_path, module, command, extra):
+    program = (
+        "import sys; from importlib.abc import MetaPathFinder\n"
+        "class Absent(MetaPathFinder):\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        f"        if name.split('.')[0] == {module!r}: raise ModuleNotFoundError(f'No module named {{name}}', name=name)\n"
+        "sys.meta_path.insert(0, Absent())\n"
+        "from sparse_control.cli import main; sys.exit(main(sys.argv[1:]))"
+    )
+    done = subprocess.run([sys.executable, "-c", program, *command], capture_output=True, text=True, cwd=PROJECT)
+    refused((done.returncode, done.stdout, done.stderr), f"{module} is not installed; run: python -m pip install", extra)
+
+
+@pytest.mark.parametrize(
+    "raised, code, message",
+    [
+        (cli.InputError("params.yaml: model: wrong"), 2, "error: params.yaml: model: wrong\n"),
+        (RuntimeError("out of\nmemory"), 1, "error: RuntimeError: out of memory\n"),
+        (KeyboardInterrupt(), 130, "\nerror: interrupted\n"),
+    ],
+)
+def test_a_failing_run(run, monkeypatch, raised, code, message):
+    def flow(**arguments):
+        raise raised
+
+    monkeypatch.setattr("importlib.import_module", lambda name: type("Module", (), {"official_iss": staticmethod(flow)}))
+    assert run("run", "official-iss") == (code, "", message)
+
+
+def test_a_run_hands_its_options_on(run, monkeypatch, tmp_path):
+    seen = {}
+
+    def flow(**arguments):
+        seen.update(arguments)
+        steps = [{"step": "A", "skipped": True, "files": {"x": "y"}}, {"step": "B", "skipped": False, "files": {}}]
+        return {"flow": "six-axis", "model": "m", "preset": "paper", "root": "r", "steps": steps}
+
+    monkeypatch.setattr("importlib.import_module", lambda name: type("Module", (), {"six_axis": staticmethod(flow)}))
+    code, out, _ = run("run", "six-axis", "--preset", "paper", "--model", "m", "--root", tmp_path)
+    assert code == 0 and seen == {"preset": "paper", "model": "m", "root": str(tmp_path)}
+    assert out.splitlines() == ["A: unchanged, 1 files", "B: measured, 0 files", "six-axis: m at preset paper in r"]
+
+
+def test_an_unexpected_error_keeps_its_traceback(monkeypatch):
+    @click.command()
+    def broken():
+        raise KeyError("a fault of ours")
+
+    monkeypatch.setattr(cli, "cli", broken)
+    with pytest.raises(KeyError):
+        cli.main([])
+
+
+def test_models_list_and_unknown_model(run):
+    code, out, _ = run("models", "list")
+    assert code == 0 and "smollm2-135m-instruct" in out
+    refused(run("models", "fetch", "smollm2"), "smollm2")
+
+
+def test_doctor_tells_the_mend(run, monkeypatch, tmp_path):
+    monkeypatch.setenv("SPARSE_CONTROL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(cli, "_version", lambda package: None if package in ("torch", "numpy") else "1.0")
+    code, out, _ = run("doctor")
+    assert code == 0
+    assert "missing torch: python -m pip install '.[measure]'" in out
+    assert "missing numpy: python -m pip install ." in out
+    assert "missing model smollm2-135m-instruct: python -m sparse_control models fetch smollm2-135m-instruct" in out
+    assert "missing corpus: python -m sparse_control corpus build" in out
+
+
+def test_a_closed_pipe_is_quiet(built):
+    done = subprocess.run(
+        f"{sys.executable} -m sparse_control show protocol --root {built} | head -c 10; exit ${{PIPESTATUS[0]}}",
+        shell=True, executable="/bin/bash", capture_output=True, text=True, cwd=PROJECT,
+    )  # fmt: skip
+    assert done.stderr == "" and done.returncode in (0, cli.BROKEN_PIPE)
+
+
+def test_output_that_cannot_encode_is_no_crash(built):
+    done = shell("show", "--root", built, env=os.environ | {"PYTHONIOENCODING": "ascii"})
+    assert done.returncode == 0 and done.stderr == ""
+
+
+def test_an_unpacked_archive_with_a_read_only_home(built, tmp_path):
+    """No git, no write access to the home or to the checkout's own folder, another current folder."""
+    checkout, home = tmp_path / "unpacked", tmp_path / "home"
+    home.mkdir()
+    shutil.copytree(PROJECT / "sparse_control", checkout / "sparse_control", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("params.yaml", "pyproject.toml"):
+        shutil.copy(PROJECT / name, checkout / name)
+    shutil.copytree(PROJECT / "paper" / "templates", checkout / "paper" / "templates")
+    shutil.copy(PROJECT / "paper" / "published.yaml", checkout / "paper")
+    (checkout / "paper" / "main.tex").write_text("")
+    (checkout / "paper" / "claims.yaml").write_text("[]")
+    for name in ("measurements", "jacobian_iss", "MANIFEST.json", "paper/tables"):
+        source = built / name
+        (shutil.copytree if source.is_dir() else shutil.copy)(source, checkout / name)
+    home.chmod(0o500)
+    env = {"PATH": "/nonexistent", "HOME": str(home), "PYTHONPATH": str(checkout), "PYTHONDONTWRITEBYTECODE": "1"}
+    try:
+        for arguments in (["reproduce"], ["verify"], ["show"]):
+            done = shell(*arguments, cwd=tmp_path, env=env)
+            assert (done.returncode, done.stderr) == (0, ""), arguments
+    finally:
+        home.chmod(0o700)
