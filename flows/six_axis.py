@@ -5,7 +5,7 @@ from typing import Any
 
 from prefect import flow
 
-from flows.common import Progress, checked_root, checked_settings, data_files, task_runner
+from flows.common import Progress, checked_root, checked_settings, task_runner
 from sparse_control.models.fetch import weights_identity
 from tasks.six_axis import study
 from tasks.tables import manifest
@@ -26,7 +26,7 @@ def six_axis(preset: str = "smoke", model: str | None = None, root: str = ".") -
     for panel, selector, condition in product(protocol.tasks, protocol.selectors, protocol.conditions):
         progress.run(
             study, f"{panel}, {selector}, {condition}", below=place,
-            root=str(place), settings=settings, weights=weights, inputs=data_files("panels/*", "panel_*"),
+            root=str(place), settings=settings, weights=weights,
             panel=panel, selector=selector, condition=condition,
         )  # fmt: skip
     manifest.submit(root=str(place)).result()

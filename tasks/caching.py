@@ -99,7 +99,9 @@ def run_cached(task: Task, *, below: Path, arguments: dict[str, Any]) -> tuple[R
     future = task.submit(**arguments)
     receipt = Receipt.from_json(future.result())
     skipped = future.state.name == "Cached"
-    if skipped and receipt.broken(below):
+    if skipped and (broken := receipt.broken(below)):
+        for path in broken:  # a stage that resumes would take a changed file for its own
+            Path(below, path).unlink(missing_ok=True)
         receipt = Receipt.from_json(task.with_options(refresh_cache=True).submit(**arguments).result())
         skipped = False
     if broken := receipt.broken(below):

@@ -19,9 +19,7 @@ from tasks.caching import content_key
     persist_result=True,
     result_serializer="json",
 )
-def study(
-    root: str, settings: Settings, weights: str, inputs: list[Path], panel: str, selector: str, condition: str
-) -> dict[str, str]:
+def study(root: str, settings: Settings, weights: str, panel: str, selector: str, condition: str) -> dict[str, str]:
     """Receipt of the measurement file of one study."""
     from sparse_control.protocol import study as protocol
 
