@@ -7,6 +7,7 @@ import numpy as np
 
 from sparse_control.artifact import manifest
 from sparse_control.artifact.render import reproduce
+from sparse_control.iss.uncertainty import relation_bootstrap
 
 MODEL = "toy-model"
 DOSES = [-1, -0.5, 0, 0.25, 0.5, 0.75, 1, 1.25, 1.5, 2]
@@ -83,14 +84,18 @@ def iss_files(model=MODEL):
         for metric in ("ISS", "Raw-ISS") for layer in LAYERS if metric == "Raw-ISS" or layer in window
         for relation, fact in facts
     ]  # fmt: skip
-    means = {(metric, fact): sum(values[metric, layer, fact] for layer in window) / len(window)
-             for metric in ("ISS", "Raw-ISS") for _, fact in facts}  # fmt: skip
+    layers = {"ISS": window, "Raw-ISS": list(LAYERS)}
+    means = {(metric, fact): sum(values[metric, layer, fact] for layer in layers[metric]) / len(layers[metric])
+             for metric in layers for _, fact in facts}  # fmt: skip
     per_fact = [
         {"model": model, "fact": fact, "relation": relation, "metric": metric, "iss": means[metric, fact],
-         "n_layers": len(window), "reason": None}
+         "n_layers": len(layers[metric]), "reason": None}
         for metric in ("ISS", "Raw-ISS") for relation, fact in facts
     ]  # fmt: skip
-    average = {metric: sum(means[metric, fact] for _, fact in facts) / len(facts) for metric in ("ISS", "Raw-ISS")}
+    overall = {}
+    for metric in layers:
+        found = relation_bootstrap([means[metric, fact] for _, fact in facts], [relation for relation, _ in facts], 500)
+        overall[metric] = found | {"percentile": list(found["percentile"]), "bca": list(found["bca"]), "n_facts": len(facts)}
     rung = {
         "model": model, "k_over_d": 0.25, "r": 96, "oversampling": 32, "power_iterations": 0, "corpus_size": 32,
         "direct_action": "exact_reference", "iss_rank_difference": 0.004, "iss_seed_deviation": 0.001, "iss": 0.4,
@@ -110,11 +115,10 @@ def iss_files(model=MODEL):
          "k": k, "r": k + 32, "C_vec": 0.98, "C_vec_centred": 0.9, "rho_fact": 0.8} | errors | {"E_vec": 4 / k + seed / 100}
         for layer in LAYERS for k in (32, 64) for seed in (0, 1, 2)
     ]  # fmt: skip
-    interval = {"percentile": [0.4, 0.6], "bca": [0.41, 0.61]}
     summary = {
         "model": model, "window": list(LAYERS), "validated_layers": window,
         "unresolved_layers": [layer for layer in LAYERS if layer not in window], "lam_rel": {},
-        "ISS": {"mean": average["ISS"], "n_facts": len(facts), "n_relations": len(RELATIONS)} | interval,
+        "ISS": overall["ISS"],
         "per_layer": [
             {"layer": layer, "status": status, "iss": 0.5 if status == "validated" else None, "raw_iss": 0.4,
              "raw_iss_matched_lam": 0.45, "lam_rel_iss": 0.05 if status == "validated" else None, "lam_rel_raw": 0.06}
@@ -141,13 +145,15 @@ def iss_files(model=MODEL):
              "seeds": [0, 1, 2], "values": [0.4, 0.41, 0.42], "mean": 0.41, "sd": 0.01} for layer in LAYERS
         ],
         "freeze_manifest.json": {
-            "schema": "freeze/1", "settings": {}, "files": {"low_rank_factors/toy-model/2/Q.pt": "d" * 64}, "lam_rel": {},
-            "layers": {}, "code_sha256": "c" * 64,
+            "schema": "freeze/1", "model": model, "settings": {"iss": {"bootstrap_resamples": 500, "bootstrap_seed": 0}},
+            "corpus_sha256": "d" * 64, "layers": {"8": {"status": "unresolved", "step": None}},
+            "lam_rel": {"8": {"iss": 0.05, "raw": 0.06}}, "code_sha256": "c" * 64,
+            "files": {"low_rank_factors/toy-model/2/Q.pt": "d" * 64},
         },
         "iss_per_fact_layer.jsonl": per_layer,
         "iss_per_fact.jsonl": per_fact,
         "iss_model_summary.json": summary,
-        "raw_iss_ablation.json": {"model": model, "per_layer": [], "mean": average["Raw-ISS"]} | interval,
+        "raw_iss_ablation.json": {"model": model, "per_layer": [], "provenance": {}} | overall["Raw-ISS"],
     }  # fmt: skip
 
 

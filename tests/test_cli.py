@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 import pytest
-from artifact_root import build_root
+from tests.artifact_root import build_root
 
 from sparse_control import cli
 

@@ -67,7 +67,7 @@ def dose_response(seeds: Sequence[tuple[Vector, Vector | None]]) -> dict[str, An
 
 
 def feedback(endpoints: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Endpoints of all seeds (target, terminal_margin, initial_margin, tolerance; readouts and clipped where known)."""
+    """Endpoints of all seeds (target, terminal_margin, initial_margin, tolerance; readouts, clipped, diverged where known)."""
     names = ("target", "terminal_margin", "initial_margin", "tolerance")
     results = [endpoint_metrics(**{name: endpoint[name] for name in names}) for endpoint in endpoints]
     readouts = [endpoint["readouts"] for endpoint in endpoints if endpoint.get("readouts") is not None]
@@ -80,6 +80,7 @@ def feedback(endpoints: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "already_met": sum(result["already_met"] for result in results),
         "hits_not_already_met": sum(result["hit"] and not result["already_met"] for result in results),
         "clipped": sum(bool(endpoint.get("clipped")) for endpoint in endpoints),
+        "diverged": sum(bool(endpoint.get("diverged")) for endpoint in endpoints),
         "tolerance": tolerances.pop() if len(tolerances) == 1 else None,
     }
 

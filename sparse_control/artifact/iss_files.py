@@ -12,7 +12,7 @@ from sparse_control.artifact.records import (
 )  # fmt: skip
 from sparse_control.errors import InputError
 
-Interval = Annotated[list[float], Field(min_length=2, max_length=2)]
+Interval = Annotated[list[float | None], Field(min_length=2, max_length=2)]   # low, high; null where undefined
 Metric = Literal["ISS", "Raw-ISS"]
 
 
@@ -76,7 +76,7 @@ class ActionValidation(Record):
     partner_r: Count | None             # columns of the comparison partner, 2k + p or the width
     passed: bool                        # whether all criteria hold
     step: Name                          # what the ladder enlarged to get here
-    reason: str | None                  # the criteria that failed
+    reason: str | None                  # the criteria that failed, or a remark on the one that passed
     chosen: bool                        # whether this rung is the frozen one
 
     @model_validator(mode="after")
@@ -133,22 +133,31 @@ class FrozenLayer(Record):
     """The frozen estimator of one layer; null settings where unresolved."""
 
     status: Literal["validated", "unresolved"]
-    k: Count | None
-    oversampling: Count | None
-    power_iterations: Count | None
-    corpus_size: Count | None
+    k: Count | None = None
+    oversampling: Count | None = None
+    power_iterations: Count | None = None
+    corpus_size: Count | None = None
     step: str | None                    # the ladder step that led here
+
+
+class Whitening(Record):
+    """Ledoit-Wolf regularisation of one layer's calibration rows, relative to tr(Sigma)/d."""
+
+    iss: NonNegative                    # of transported states
+    raw: NonNegative                    # of raw states
 
 
 class FreezeManifest(Record):
     """freeze_manifest.json: what stage D was allowed to use."""
 
-    schema_: Name = Field(alias="schema")
+    schema_: Literal["freeze/1"] = Field(alias="schema")
+    model: Name
     settings: dict[str, Any]            # the settings, whole
-    files: dict[str, Sha256]            # relative path -> SHA-256 of factors, corpus, thresholds, windows
-    lam_rel: dict[str, Any]             # layer -> regularisation
-    layers: dict[str, FrozenLayer]
-    code_sha256: Sha256
+    corpus_sha256: Sha256
+    layers: dict[str, FrozenLayer]      # by layer number
+    lam_rel: dict[str, Whitening]       # by layer number
+    code_sha256: Sha256                 # of the four stages
+    files: dict[str, Sha256]            # path below jacobian_iss/ -> SHA-256 of configs, validation files, factors
 
 
 class FactLayer(Record):
@@ -184,7 +193,7 @@ class FactMean(Record):
 
 
 class OfficialIss(Record):
-    """The official number with its relation-clustered bootstrap intervals."""
+    """A mean over facts with its relation-clustered bootstrap intervals."""
 
     mean: float                         # over facts
     percentile: Interval                # low, high
@@ -236,13 +245,13 @@ class IssSummary(Record):
     window: list[Count]                 # layers asked for
     validated_layers: list[Count]
     unresolved_layers: list[Count]
-    lam_rel: dict[str, Any]
+    lam_rel: dict[str, Whitening]       # by layer number
     ISS: OfficialIss | None             # null where no layer is validated
     per_layer: list[LayerSummary]
     per_relation: list[RelationSummary]
     sweep: list[SweepRow]
-    answer_accuracy: dict[str, Any]
-    provenance: dict[str, Any]
+    answer_accuracy: dict[str, Any]     # share of prompts answered rightly, overall and by relation and family
+    provenance: dict[str, Any]          # model, hashes of settings, corpus and code, threads
 
     @model_validator(mode="after")
     def _layers_agree(self) -> "IssSummary":
@@ -258,14 +267,19 @@ class IssSummary(Record):
         return self
 
 
-class RawIss(Record):
-    """raw_iss_ablation.json: the same code with identity transport; never the official metric."""
+class RawLayer(Record):
+    """Raw-ISS at one layer."""
+
+    layer: Count
+    raw_iss: float | None
+
+
+class RawIss(OfficialIss):
+    """raw_iss_ablation.json: the same code with identity transport, over all layers asked for; never the official metric."""
 
     model: Name
-    per_layer: Any                      # Raw-ISS by layer
-    mean: float
-    percentile: Interval
-    bca: Interval
+    per_layer: list[RawLayer]
+    provenance: dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -193,14 +193,15 @@ LAYOUTS: dict[str, Layout] = {
         title="Feedback controllability",
         caption=(
             "Endpoints over all seeds that end within the tolerance (logits) of the requested margin, mean absolute terminal "
-            "error, mean number of readouts, endpoints already met at dose zero, hits among the others, and endpoints whose "
-            "dose was held at its limit."
+            "error, mean number of readouts, endpoints already met at dose zero, hits among the others, endpoints whose dose "
+            "was held at its limit, and endpoints whose loop diverged."
         ),
         section="Six-axis protocol, Feedback controllability",
         group="protocol",
         columns=(
             *HEAD, STATUS, out_of("hits", "endpoints", "Hits"), decimal("mae", "MAE"), decimal("readouts_mean", "Readouts", 1),
             whole("already_met", "Already\nmet"), whole("hits_not_already_met", "Other\nhits"), whole("clipped", "Clipped"),
+            whole("diverged", "Diverged"),
             Column("Tolerance", lambda row: EMPTY if row["tolerance"] is None else f"{row['tolerance']:g}"),
         ),
     ),
@@ -253,8 +254,8 @@ LAYOUTS: dict[str, Layout] = {
         caption=(
             "ISS on Jacobian-transported states beside Raw-ISS (identity transport, an ablation and not the official metric), "
             "Raw-ISS at the regularisation of ISS, and the regularisations; mean over facts, with 95 % BCa intervals of the "
-            "relation-clustered bootstrap (benchmark sampling alone). The window row averages over validated layers; an "
-            "unresolved layer has no ISS."
+            "relation-clustered bootstrap (benchmark sampling alone). The official number is the row of the validated layers; "
+            "an unresolved layer has no ISS, and over all layers there is only the ablation."
         ),
         section="Jacobian-Transported ISS, 10, 11 and 18",
         group="iss",
@@ -324,7 +325,7 @@ LAYOUTS: dict[str, Layout] = {
     ),
     "seed_stability": Layout(
         title="Sketch seeds",
-        caption="Mean and sample sd over sketch seeds of each metric at one estimator setting per layer.",
+        caption="Mean and sample sd over sketch seeds of each metric, per layer at the estimator setting of the validation table.",
         section="Jacobian-Transported ISS, 9",
         group="iss",
         columns=(

@@ -22,7 +22,7 @@ from sparse_control.files import read_text
 
 NOT_SUPPORTED = "not supported by this model"
 MEASURED = "measured"
-WINDOW = "window"       # the row over all validated layers
+VALIDATED, ASKED = "validated layers", "all layers"     # rows over the window: of ISS, and of the Raw-ISS ablation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,35 +144,44 @@ def official_iss(records: Records) -> pd.DataFrame:
     summary, raw = records.iss.summary, records.iss.raw
     if summary is None:
         return _frame(OFFICIAL_COLUMNS, [])
-    by_layer: dict[tuple[str, int], list[float]] = {}
+    by_layer: dict[tuple[str, int], dict[str, float | None]] = {}
     for fact in records.iss.fact_layers:
-        if fact.iss is not None and fact.model == summary.model:
-            by_layer.setdefault((fact.metric, fact.layer), []).append(fact.iss)
+        if fact.model == summary.model:
+            by_layer.setdefault((fact.metric, fact.layer), {})[fact.fact] = fact.iss
     rows: list[dict[str, Any]] = []
     for layer in sorted(summary.per_layer, key=lambda row: row.layer):
-        facts = by_layer.get(("ISS", layer.layer), []) if layer.status == "validated" else []
-        rows.append({
-            "model": summary.model, "layer": str(layer.layer), "status": layer.status,
-            "iss": axes.mean_or_none(facts),
-            "raw_iss": axes.mean_or_none(by_layer.get(("Raw-ISS", layer.layer), [])),
-            "raw_iss_matched_lam": layer.raw_iss_matched_lam,
+        rows.append(_over_layers(by_layer, summary.validated_layers, [layer.layer]) | {
+            "layer": str(layer.layer), "raw_iss_matched_lam": layer.raw_iss_matched_lam,
             "lam_rel_iss": layer.lam_rel_iss, "lam_rel_raw": layer.lam_rel_raw,
-            "n_facts": len(facts) or len(by_layer.get(("Raw-ISS", layer.layer), [])),
         })  # fmt: skip
-    rows.append(_window_row(records, summary.model) | _intervals("iss", summary.ISS) | _intervals("raw_iss", raw))
-    return _frame(OFFICIAL_COLUMNS, rows)
+    rows.append(
+        _over_layers(by_layer, summary.validated_layers, summary.validated_layers)
+        | {"layer": VALIDATED} | _intervals("iss", summary.ISS)
+    )  # fmt: skip
+    rows.append(
+        _over_layers(by_layer, summary.validated_layers, summary.window)
+        | {"layer": ASKED} | _intervals("raw_iss", raw)
+    )  # fmt: skip
+    return _frame(OFFICIAL_COLUMNS, [row | {"model": summary.model} for row in rows])
 
 
-def _window_row(records: Records, model: str) -> dict[str, Any]:
-    def values(metric: str) -> list[float]:
-        return [row.iss for row in records.iss.facts if (row.model, row.metric) == (model, metric) and row.iss is not None]
+def _over_layers(
+    by_layer: dict[tuple[str, int], dict[str, float | None]], validated: Sequence[int], layers: Sequence[int]
+) -> dict[str, Any]:
+    """Means over facts of the mean over `layers` (10.6); ISS only where every one of them is validated.
 
-    official = values("ISS")
-    return {
-        "model": model, "layer": WINDOW, "status": "validated" if official else "unresolved",
-        "iss": axes.mean_or_none(official), "raw_iss": axes.mean_or_none(values("Raw-ISS")),
-        "n_facts": len(official) or len(values("Raw-ISS")),
-    }  # fmt: skip
+    A fact that is undefined in one of the layers is left out.
+    """
+    row: dict[str, Any] = {"status": "validated" if layers and set(layers) <= set(validated) else "unresolved"}
+    for metric, name in (("Raw-ISS", "raw_iss"), ("ISS", "iss")):
+        if metric == "ISS" and row["status"] == "unresolved":
+            continue
+        tables = [by_layer.get((metric, layer), {}) for layer in layers]
+        facts = tables[0] if tables else {}
+        values = [[table.get(fact) for table in tables] for fact in facts]
+        means = [math.fsum(value) / len(value) for value in values if None not in value]
+        row |= {name: axes.mean_or_none(means), "n_facts": len(means)}
+    return row
 
 
 def _intervals(name: str, source: Any) -> dict[str, Any]:
@@ -219,18 +228,20 @@ STABILITY_COLUMNS = ("model", "layer", "k", "p", "q", "metric", "seeds", "mean",
 
 
 def seed_stability(records: Records) -> pd.DataFrame:
-    """Mean and sample sd of each metric over sketch seeds, from the values of the seeds (9)."""
-    return _frame(
-        STABILITY_COLUMNS,
-        (
-            {
+    """Mean and sample sd of each metric over sketch seeds (9), at the setting that `estimator_validation` shows."""
+    settings = {
+        (row["model"], row["layer"]): (row["k"], row["p"], row["q"])
+        for row in estimator_validation(records).to_dict("records")
+    }
+    latest: dict[tuple[str, int, str], dict[str, Any]] = {}
+    for row in records.iss.seed_stability:
+        if settings.get((row.model, row.layer)) == (row.k, row.oversampling, row.power_iterations):
+            latest[row.model, row.layer, row.metric] = {   # a setting tried again on a larger corpus comes later
                 "model": row.model, "layer": row.layer, "k": row.k, "p": row.oversampling, "q": row.power_iterations,
                 "metric": row.metric, "seeds": len(row.seeds), "mean": axes.mean_or_none(row.values),
                 "sd": axes.deviation_or_none(row.values),
-            }
-            for row in records.iss.seed_stability
-        ),
-    )  # fmt: skip
+            }  # fmt: skip
+    return _frame(STABILITY_COLUMNS, latest.values())
 
 
 CORPUS_COLUMNS = ("model", "layer", "n", "cosine_to_2n", "iss_difference")
@@ -292,6 +303,7 @@ def _feedback(seeds: list[Measurement]) -> dict[str, Any]:
             {
                 "target": end.target, "terminal_margin": end.terminal_margin, "initial_margin": end.initial_margin,
                 "tolerance": s.feedback.tolerance, "readouts": end.readouts, "clipped": end.clipped,
+                "diverged": end.stop_reason == "diverged",
             }
             for s in seeds
             for end in s.feedback.endpoints
@@ -313,7 +325,7 @@ REACHABILITY_COLUMNS = (
 REVERSAL_COLUMNS = ("ratio_mean", "ratio_sd", "infinite", "undefined", "passes")
 DOSE_COLUMNS = ("rho_mean", "ordered", "reversed", "undefined")
 FEEDBACK_COLUMNS = (
-    "hits", "endpoints", "mae", "readouts_mean", "already_met", "hits_not_already_met", "clipped", "tolerance",
+    "hits", "endpoints", "mae", "readouts_mean", "already_met", "hits_not_already_met", "clipped", "diverged", "tolerance",
 )  # fmt: skip
 PRESERVATION_COLUMNS = ("n", "mean", "median", "p95", "max", "seed_mean_passes", "every_prompt_passes")
 REUSE_COLUMNS = ("refit_mean", "refit_sd", "frozen_mean", "frozen_sd", "no_gap")

@@ -16,13 +16,16 @@ from sparse_control.artifact.claims import check_claim, read_claims
 from sparse_control.artifact.iss_files import FILES, FreezeManifest, IssRecords, read_iss_file
 from sparse_control.artifact.measurements import Measurement, measurement_files, read_measurements
 from sparse_control.artifact.render import csv_text, render
-from sparse_control.artifact.tables import WINDOW, Records, all_tables, read_published
+from sparse_control.artifact.tables import Records, all_tables, cell_text, read_published
 from sparse_control.code_hash import code_sha256
 from sparse_control.errors import InputError
 from sparse_control.files import read_text, sha256_file
+from sparse_control.iss.uncertainty import relation_bootstrap
 
 CELL_TOLERANCE = 1e-9       # relative; the same sum may round differently on another machine
-SIX_AXIS_CODE = ("sparse_control.protocol.study",)      # its closure is what a record's code_sha256 covers
+# the modules whose closures code_sha256 covers, in six-axis records and in the freeze manifest
+SIX_AXIS_CODE = ("sparse_control.protocol.study",)
+ISS_CODE = tuple(f"sparse_control.stages.{name}" for name in ("a_reference", "b_validate", "c_freeze", "d_official"))
 
 
 @dataclass(frozen=True)
@@ -131,21 +134,33 @@ def _records(root: Path, project: Path) -> tuple[Records | None, list[Check]]:
 
 
 def _summary(iss: IssRecords) -> Iterator[Check]:
-    """Means the measuring run stored, against the facts' own rows."""
-    if iss.summary is None:
+    """Means and bootstrap intervals the measuring run stored, against the facts' own rows."""
+    if iss.summary is None or iss.freeze is None:
         return
-    model = iss.summary.model
-    stored = {"ISS": iss.summary.ISS and iss.summary.ISS.mean, "Raw-ISS": iss.raw and iss.raw.mean}
-    for metric, value in stored.items():
-        facts = [row.iss for row in iss.facts if (row.model, row.metric) == (model, metric) and row.iss is not None]
-        name = f"stored mean {metric}"
-        if value is None and not facts:
+    settings = iss.freeze.settings.get("iss", {})
+    for metric, stored in (("ISS", iss.summary.ISS), ("Raw-ISS", iss.raw)):
+        facts = [row for row in iss.facts if (row.model, row.metric) == (iss.summary.model, metric) and row.iss is not None]
+        if stored is None and not facts:
             continue
-        found = math.fsum(facts) / len(facts) if facts else None
-        if value is not None and found is not None and math.isclose(value, found, rel_tol=CELL_TOLERANCE, abs_tol=1e-12):
-            yield Check(name, "ok")
-        else:
-            yield Check(name, "FAIL", f"stored {value!r}, the rows of iss_per_fact.jsonl give {found!r}")
+        name = f"stored mean and intervals of {metric}"
+        if stored is None or not facts:
+            yield Check(name, "FAIL", f"{len(facts)} facts have a value, but the stored summary is {stored!r:.60}")
+            continue
+        found = relation_bootstrap(
+            [row.iss for row in facts], [row.relation for row in facts],
+            n_resamples=settings.get("bootstrap_resamples", 10_000), seed=settings.get("bootstrap_seed", 0),
+        )  # fmt: skip
+        wrong = [
+            f"{part} stored {old}, recomputed {new}"
+            for part in ("mean", "percentile", "bca")
+            for old, new in [(_edges(getattr(stored, part)), _edges(found[part]))]
+            if not all(map(_same_cell, old, new))
+        ]
+        yield Check(name, "FAIL", "; ".join(wrong)) if wrong else Check(name, "ok")
+
+
+def _edges(value: Any) -> list[str]:
+    return [cell_text(part) for part in (value if isinstance(value, (list, tuple)) else [value])]
 
 
 # --- (b) and (c) tables ---------------------------------------------------------------------------------------------
@@ -272,10 +287,11 @@ def _one_setting(model: str, records: list[Measurement]) -> Check:
 
 
 def _code(records: Records) -> Iterator[Check]:
-    try:
-        here = code_sha256(*SIX_AXIS_CODE)
-    except ValueError:
-        return
-    measured = {record.provenance.code_sha256 for record in records.measurements}
-    if measured - {here}:
-        yield Check("provenance code", "warn", "six-axis records were measured by another version of the code than stands here")
+    """A measurement by another version of the code is worth a word; it is not wrong for that."""
+    freeze = records.iss.freeze
+    for kind, modules, measured in (
+        ("six-axis", SIX_AXIS_CODE, {record.provenance.code_sha256 for record in records.measurements}),
+        ("ISS", ISS_CODE, {freeze.code_sha256} if freeze else set()),
+    ):
+        if measured - {code_sha256(*modules)}:
+            yield Check(f"provenance {kind} code", "warn", "measured by another version of the code than stands here")

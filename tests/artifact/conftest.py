@@ -1,14 +1,11 @@
 """A complete small root, built once and copied for each test that changes it."""
 
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent.parent))     # for artifact_root, the builder
-
-from artifact_root import build_root  # noqa: E402
+from tests.artifact_root import build_root
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,7 @@ import json
 import math
 
 import pytest
-from artifact_root import iss_files, measurement, write_lines
+from tests.artifact_root import iss_files, measurement, write_lines
 
 from sparse_control.artifact.iss_files import FILES, read_iss
 from sparse_control.artifact.measurements import measurement_path, read_all_measurements, read_measurements

@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from artifact_root import build_root
+from tests.artifact_root import build_root
 
 from sparse_control.artifact.layout import LAYOUTS, fixed, shown, significant
 from sparse_control.artifact.render import csv_text, escape_tex, plain_text, render, reproduce

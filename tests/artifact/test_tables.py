@@ -2,10 +2,11 @@
 
 import math
 import statistics
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from artifact_root import LAYERS, measurement, write_lines
+from tests.artifact_root import LAYERS, measurement, write_lines
 
 from sparse_control.artifact import axes
 from sparse_control.artifact.measurements import measurement_path, read_all_measurements
@@ -127,9 +128,12 @@ def test_summary_is_coverage_driver_with_pair_directions(frames):
 def test_unresolved_layers_have_raw_iss_alone(records, frames):
     found = row(frames["official_iss"], layer="8")
     assert found["status"] == "unresolved" and found["iss"] is None and found["raw_iss"] is not None
-    window = row(frames["official_iss"], layer="window")
-    assert window["iss"] == pytest.approx(records.iss.summary.ISS.mean, rel=1e-12)
-    assert (window["iss_bca_low"], window["iss_bca_high"]) == (0.41, 0.61)
+    official = row(frames["official_iss"], layer="validated layers")
+    assert official["iss"] == pytest.approx(records.iss.summary.ISS.mean, rel=1e-12)
+    assert [official["iss_bca_low"], official["iss_bca_high"]] == records.iss.summary.ISS.bca
+    assert official["raw_iss"] is not None and official["raw_iss_bca_low"] is None
+    ablation = row(frames["official_iss"], layer="all layers")
+    assert ablation["iss"] is None and ablation["raw_iss"] == pytest.approx(records.iss.raw.mean, rel=1e-12)
 
 
 def test_layer_means_come_from_the_facts(records, frames):
@@ -148,6 +152,20 @@ def test_rank_curve_averages_sketch_seeds(frames):
     assert found["seeds"] == 3
     assert found["E_vec"] == pytest.approx(0.125 + 0.01) and found["E_vec_sd"] == pytest.approx(0.01)
     assert found["noise_floor_E_vec"] == 0.02
+
+
+def test_without_a_validated_layer_there_is_no_official_number(records):
+    summary_ = records.iss.summary.model_copy(
+        update={"validated_layers": [], "unresolved_layers": [2, 5, 8], "ISS": None,
+                "per_layer": [row_.model_copy(update={"status": "unresolved"}) for row_ in records.iss.summary.per_layer]}
+    )  # fmt: skip
+    frame = TABLES["official_iss"](Records(iss=replace(records.iss, summary=summary_)))
+    assert all(value is None for value in frame["iss"]) and set(frame["status"]) == {"unresolved"}
+    assert row(frame, layer="validated layers")["raw_iss"] is None and row(frame, layer="all layers")["raw_iss"] is not None
+
+
+def test_seed_stability_shows_the_setting_of_the_validation_table(frames):
+    assert set(frames["seed_stability"]["k"]) == {64} and list(frames["seed_stability"]["layer"]) == [2, 5, 8]
 
 
 def test_lam_sweep_keeps_all(frames):

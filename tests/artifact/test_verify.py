@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from artifact_root import measurement, write_lines
+from tests.artifact_root import measurement, write_lines
 
 from sparse_control.artifact import manifest
 from sparse_control.artifact.claims import Claim, check_claim, read_claims
@@ -159,7 +159,17 @@ def test_stored_mean_must_be_the_facts(root):
     content["ISS"]["mean"] += 0.01
     path.write_text(json.dumps(content))
     manifest.write_manifest(root)
-    only(root, "stored mean ISS: stored 0")
+    only(root, "stored mean and intervals of ISS: mean stored")
+
+
+def test_stored_interval_must_be_the_bootstrap(root):
+    path = root / "jacobian_iss/raw_iss_ablation.json"
+    content = json.loads(path.read_text())
+    content["bca"][1] += 0.01
+    path.write_text(json.dumps(content))
+    manifest.write_manifest(root)
+    reproduce(root)
+    only(root, "stored mean and intervals of Raw-ISS: bca stored")
 
 
 def test_weights_must_agree(root):
