@@ -1,0 +1,94 @@
+"""Indirect-object identification: two names, then one again; the answer is the other (source document: IOI).
+
+Source and target differ in the repeated name alone, so the answer changes from one name to the other.
+"""
+
+from itertools import combinations
+
+import numpy as np
+
+from sparse_control.errors import InputError
+from sparse_control.protocol.panels.pair import Draft
+
+TASK = "ioi"
+
+# ABBA repeats the second name, BABA the first; the other order is the target.
+TEMPLATES = {
+    "fit": (
+        "When {first} and {second} went to the store, {again} gave a drink to",
+        "After {first} and {second} sat down at the table, {again} passed the salt to",
+        "While {first} and {second} were working in the garden, {again} handed a shovel to",
+        "Once {first} and {second} had finished dinner, {again} offered dessert to",
+        "Then {first} and {second} met at the station, and {again} showed the ticket to",
+        "Since {first} and {second} shared an office, {again} often lent a pen to",
+    ),
+    "evaluate": (
+        "Because {first} and {second} were old friends, {again} wrote a long letter to",
+        "Last night {first} and {second} played cards, and {again} dealt the first hand to",
+        "As {first} and {second} walked along the beach, {again} threw a ball to",
+        "Before {first} and {second} left the museum, {again} bought a postcard for",
+        "On Sunday {first} and {second} baked bread, and {again} served a slice to",
+        "During the lesson {first} and {second} drew maps, and {again} returned the pencil to",
+    ),
+    "reuse": (
+        "At the party {first} and {second} exchanged presents, and {again} gave a necklace to",
+        "In the library {first} and {second} studied together, and {again} read a poem to",
+        "Yesterday {first} and {second} repaired the boat, and {again} handed a hammer to",
+        "Although {first} and {second} lived far apart, {again} mailed a package to",
+        "Every morning {first} and {second} rode the bus, and {again} saved a seat for",
+        "Later {first} and {second} visited the farm, and {again} fed carrots with help from",
+    ),
+}
+
+NAMES = {
+    "fit": (
+        "James", "Mary", "Robert", "Linda", "Michael", "Sarah", "Thomas",
+        "Karen", "Daniel", "Nancy", "Paul", "Emily", "Kevin", "Laura",
+    ),
+    "evaluate": (
+        "John", "Patricia", "David", "Jennifer", "William", "Barbara", "Richard",
+        "Susan", "Matthew", "Lisa", "Andrew", "Michelle", "George", "Helen",
+    ),
+    "reuse": (
+        "Joseph", "Jessica", "Charles", "Margaret", "Mark", "Sandra", "Steven",
+        "Amanda", "Brian", "Rebecca", "Jason", "Anna", "Peter", "Alice",
+    ),
+}  # fmt: skip
+
+
+def drafts(split: str, n: int, generator: np.random.Generator) -> list[Draft]:
+    """Draw `n` pairs of a split: templates in turn, orders balanced, no two names together twice.
+
+    A pair and its mirror have the same two names, so they never meet in a split.
+
+    Raises:
+        InputError: more pairs than the split has couples of names.
+    """
+    couples = list(combinations(NAMES[split], 2))
+    if n > len(couples):
+        raise InputError(f"{TASK}: split {split} has {len(couples)} couples of names, {n} pairs were asked for")
+    chosen = generator.permutation(len(couples))[:n]
+    templates = generator.permutation(len(TEMPLATES[split]))
+    orders = generator.permutation([("ABBA", "BABA")[i % 2] for i in range(n)])
+    swap = generator.integers(2, size=n)
+    return [
+        _draft(split, int(templates[i % len(templates)]), couples[couple][:: -1 if swap[i] else 1], str(orders[i]))
+        for i, couple in enumerate(chosen)
+    ]
+
+
+def _draft(split: str, template: int, names: tuple[str, str], order: str) -> Draft:
+    first, second = names
+    repeated, other = (second, first) if order == "ABBA" else (first, second)
+    text = TEMPLATES[split][template]
+    return Draft(
+        id=f"{TASK}/{split}/{template}/{first}-{second}/{order}",
+        task=TASK,
+        split=split,
+        orientation=order,
+        source=text.format(first=first, second=second, again=repeated),
+        target=text.format(first=first, second=second, again=other),
+        source_answer=f" {other}",
+        target_answer=f" {repeated}",
+        edits=((f" {repeated}", f" {other}"),),
+    )

@@ -1,0 +1,70 @@
+"""The off-target panel: 32 multiple-choice questions unrelated to any task, 16 humanities and 16 STEM (axis 5)."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class OffTargetPrompt:
+    """One question with four options; the readout is the whole next-token distribution after `Answer:`."""
+
+    id: str
+    field: str
+    text: str
+
+
+# (question, A, B, C, D)
+HUMANITIES = (
+    ("Which ancient people built the palace at Knossos?", "Minoans", "Etruscans", "Hittites", "Phoenicians"),
+    ("The author of the play Hamlet is", "Ben Jonson", "William Shakespeare", "John Milton", "Oscar Wilde"),
+    ("A syllogism with two true premises and a valid form has a conclusion that is",
+     "probably false", "meaningless", "true", "unknown"),
+    ("Which treaty formally ended the war between Germany and the Allied powers of 1914-1918?",
+     "Treaty of Tordesillas", "Peace of Westphalia", "Treaty of Utrecht", "Treaty of Versailles"),
+    ("Utilitarian ethics judges an act chiefly by its", "consequences", "motives", "legality", "tradition"),
+    ("In law, a contract usually requires an offer and", "a witness", "an acceptance", "a notary", "a judge"),
+    ("The Rosetta Stone was decisive for reading", "Linear A", "Mayan glyphs", "Egyptian hieroglyphs", "runes"),
+    ("Which city was the capital of the Byzantine Empire?", "Athens", "Ravenna", "Antioch", "Constantinople"),
+    ("The philosopher who wrote that he thinks, therefore he is, was", "Descartes", "Hume", "Plato", "Kant"),
+    ("A sonnet has traditionally how many lines?", "Eight", "Fourteen", "Twenty", "Ten"),
+    ("The printing press with movable type was introduced to Europe by",
+     "Galileo Galilei", "Leonardo da Vinci", "Johannes Gutenberg", "Martin Luther"),
+    ("Which river was central to the rise of ancient Egypt?", "Tigris", "Danube", "Indus", "Nile"),
+    ("In Greek myth, the goddess of wisdom is", "Athena", "Hera", "Demeter", "Artemis"),
+    ("The power of a court to strike down a statute is called",
+     "habeas corpus", "judicial review", "eminent domain", "double jeopardy"),
+    ("Which movement in painting is linked with Claude Monet?",
+     "Cubism", "Surrealism", "Impressionism", "Baroque"),
+    ("The Silk Road chiefly joined the Mediterranean with", "Iceland", "Australia", "Peru", "China"),
+)
+STEM = (
+    ("The derivative of x squared with respect to x is", "2x", "x", "x cubed", "2"),
+    ("Which particle carries a negative electric charge?", "Proton", "Electron", "Neutron", "Photon"),
+    ("Water is a compound of oxygen and", "carbon", "nitrogen", "hydrogen", "helium"),
+    ("In a binary search over a sorted list of n items, the number of steps grows like",
+     "n", "n squared", "n factorial", "log n"),
+    ("The organelle in which most of the energy of a cell is released is the",
+     "mitochondrion", "ribosome", "nucleus", "vacuole"),
+    ("The unit of electrical resistance is the", "volt", "ohm", "ampere", "watt"),
+    ("A triangle with sides of 3, 4 and 5 is", "equilateral", "obtuse", "right-angled", "isosceles"),
+    ("Which planet is the largest in the solar system?", "Mars", "Venus", "Neptune", "Jupiter"),
+    ("The acidity of a solution is expressed by its", "pH", "mass", "volume", "colour"),
+    ("If a fair coin is tossed twice, the probability of two heads is", "1/2", "1/4", "1/3", "1/8"),
+    ("Which data structure returns the item that was added last?", "Queue", "Tree", "Stack", "Graph"),
+    ("Plants take up which gas for photosynthesis?", "Oxygen", "Argon", "Methane", "Carbon dioxide"),
+    ("Force equals mass multiplied by", "acceleration", "velocity", "distance", "time"),
+    ("The chemical symbol of sodium is", "So", "Na", "S", "Sd"),
+    ("A prime number has exactly how many positive divisors?", "One", "Three", "Two", "Four"),
+    ("Sound cannot travel through", "steel", "water", "air", "a vacuum"),
+)  # fmt: skip
+
+
+def _prompt(field: str, number: int, question: str, *options: str) -> OffTargetPrompt:
+    lines = [f"{letter}. {option}" for letter, option in zip("ABCD", options, strict=True)]
+    return OffTargetPrompt(f"{field}/{number:02d}", field, "\n".join([question, *lines, "Answer:"]))
+
+
+OFF_TARGET = tuple(
+    _prompt(field, number, *item)
+    for field, items in (("humanities", HUMANITIES), ("stem", STEM))
+    for number, item in enumerate(items)
+)

@@ -1,0 +1,84 @@
+"""Sentiment: a short review whose two adjectives turn from negative to positive (source document: Sentiment)."""
+
+from itertools import permutations
+
+import numpy as np
+
+from sparse_control.errors import InputError
+from sparse_control.protocol.panels.pair import Draft
+
+TASK = "sentiment"
+NEGATIVE, POSITIVE = " negative", " positive"
+
+TEMPLATES = {
+    "fit": (
+        "I watched the movie last night and it was {one} and {two}. Sentiment:",
+        "The food at the new place was {one} and the service was {two}. In short, my review is",
+        "Everyone agreed that the concert was {one} and {two}. The overall tone of this comment is",
+        "We stayed two nights and found the hotel {one} and the breakfast {two}. Overall, the experience was",
+        "The first chapter of the novel is {one}, and the ending is {two}. All in all, my opinion of it was",
+        "My sister called the lecture {one} and the speaker {two}. Her feedback was",
+    ),
+    "evaluate": (
+        "The game was {one} and its story was {two}. All things considered, the verdict was",
+        "Our guide was {one}, and the whole tour felt {two}. The rating we left was",
+        "His new album sounds {one} and its lyrics are {two}. The sentiment of this post is",
+        "The actors were {one} and the script was {two}. My impression of the play was",
+        "People say the museum is {one} and the staff are {two}. Their reaction is",
+        "To me the lamp looks {one} and feels {two}. My view of the product is",
+    ),
+    "reuse": (
+        "The flight was {one} and the crew seemed {two}. Our feelings about the trip were",
+        "Her painting is {one} and the colours are {two}. The tone of these remarks is",
+        "That class was {one} and the homework was {two}. The student's evaluation was",
+        "This phone has a {one} screen and a {two} camera. The customer's attitude is",
+        "We thought the festival was {one} and the music {two}. The mood of this message is",
+        "The apartment is {one} and the kitchen is {two}. On the whole, our impression was",
+    ),
+}
+
+# (negative, positive), one token each with a leading space.
+ADJECTIVES = {
+    "fit": (
+        ("terrible", "wonderful"), ("horrible", "excellent"), ("boring", "exciting"), ("dull", "brilliant"),
+        ("poor", "superb"), ("nasty", "lovely"), ("weak", "strong"), ("sad", "happy"),
+    ),
+    "evaluate": (
+        ("awful", "great"), ("dreadful", "fantastic"), ("disappointing", "delightful"), ("ugly", "beautiful"),
+        ("tedious", "engaging"), ("rude", "kind"), ("annoying", "charming"), ("useless", "useful"),
+    ),
+    "reuse": (
+        ("bad", "good"), ("unpleasant", "enjoyable"), ("stupid", "clever"), ("miserable", "joyful"),
+        ("unbearable", "impressive"), ("ridiculous", "remarkable"), ("broken", "perfect"), ("gloomy", "cheerful"),
+    ),
+}  # fmt: skip
+
+
+def drafts(split: str, n: int, generator: np.random.Generator) -> list[Draft]:
+    """Draw `n` pairs of a split: templates in turn, no two adjectives in the same order twice.
+
+    Raises:
+        InputError: more pairs than the split has ordered couples of adjectives.
+    """
+    couples = list(permutations(ADJECTIVES[split], 2))
+    if n > len(couples):
+        raise InputError(f"{TASK}: split {split} has {len(couples)} couples of adjectives, {n} pairs were asked for")
+    chosen = generator.permutation(len(couples))[:n]
+    templates = generator.permutation(len(TEMPLATES[split]))
+    return [_draft(split, int(templates[i % len(templates)]), couples[couple]) for i, couple in enumerate(chosen)]
+
+
+def _draft(split: str, template: int, couple: tuple[tuple[str, str], tuple[str, str]]) -> Draft:
+    (bad_one, good_one), (bad_two, good_two) = couple
+    text = TEMPLATES[split][template]
+    return Draft(
+        id=f"{TASK}/{split}/{template}/{bad_one}-{bad_two}",
+        task=TASK,
+        split=split,
+        orientation="negative-positive",
+        source=text.format(one=bad_one, two=bad_two),
+        target=text.format(one=good_one, two=good_two),
+        source_answer=NEGATIVE,
+        target_answer=POSITIVE,
+        edits=((f" {bad_one}", f" {good_one}"), (f" {bad_two}", f" {good_two}")),
+    )
