@@ -1,0 +1,111 @@
+"""The feedback loop of axis 4: the measured error sets the next dose, with a fixed gain (source document, 04)."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+DIVERGED = 10.0    # an error that many times the first one ends the loop
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """One endpoint.
+
+    Attributes:
+        target: requested margin m*, in logits.
+        steps: (dose, margin) of every readout, the zero-dose one first.
+        stop_reason: `hit`, `readouts` (used up), `diverged` (error not finite or 10 times the first), or `zero_gain`.
+        clipped: whether any dose was held at a limit.
+    """
+
+    target: float
+    steps: tuple[tuple[float, float], ...]
+    stop_reason: str
+    clipped: bool
+
+
+def track_all(
+    margins_at: Callable[[Sequence[float]], Sequence[float]],
+    targets: Sequence[float],
+    *,
+    gain: float,
+    tolerance: float,
+    readouts: int,
+    dose_limits: tuple[float, float],
+) -> tuple[Trajectory, ...]:
+    """Drive several targets at once: `dose <- dose + gain * (target - margin)` from dose 0.
+
+    Targets do not influence each other; their doses of one round are only read together. A dose is read once
+    and its margin reused, as the readout is deterministic; every use counts as a readout.
+
+    Args:
+        margins_at: doses (distinct) -> measured margins, in logits.
+        targets: requested margins.
+        gain: fixed, dose per logit.
+        tolerance: |target - margin| that is a hit.
+        readouts: most readouts per target, the zero-dose one included.
+        dose_limits: (low, high), holding 0.
+
+    Raises:
+        ValueError: names the argument that is not finite or out of range.
+    """
+    for name, value in (("gain", gain), ("tolerance", tolerance), *((f"targets[{i}]", t) for i, t in enumerate(targets))):
+        if isinstance(value, bool) or not math.isfinite(value):
+            raise ValueError(f"{name} must be a finite number, got {value!r}")
+    if tolerance < 0:
+        raise ValueError(f"tolerance must not be negative, got {tolerance!r}")
+    if isinstance(readouts, bool) or readouts < 1:
+        raise ValueError(f"readouts must be at least 1, got {readouts!r}")
+    low, high = dose_limits
+    if not low <= 0 <= high:
+        raise ValueError(f"dose_limits must hold 0, got {tuple(dose_limits)!r}")
+
+    known: dict[float, float] = {}
+    steps: list[list[tuple[float, float]]] = [[] for _ in targets]
+    clipped = [False] * len(targets)
+    reasons: dict[int, str] = {}
+    doses = {index: 0.0 for index in range(len(targets))}  # of the targets still running
+    while doses:
+        unread = list(dict.fromkeys(dose for dose in doses.values() if dose not in known))
+        known.update(zip(unread, map(float, margins_at(unread)), strict=True) if unread else ())
+        following: dict[int, float] = {}
+        for index, dose in doses.items():
+            margin = known[dose]
+            steps[index].append((dose, margin))
+            error = targets[index] - margin
+            first = targets[index] - steps[index][0][1]
+            if abs(error) <= tolerance:
+                reasons[index] = "hit"
+            elif not math.isfinite(error) or abs(error) > DIVERGED * max(abs(first), tolerance):
+                reasons[index] = "diverged"
+            elif gain == 0:
+                reasons[index] = "zero_gain"
+            elif len(steps[index]) == readouts:
+                reasons[index] = "readouts"
+            else:
+                wanted = dose + gain * error
+                following[index] = min(max(wanted, low), high)
+                clipped[index] |= following[index] != wanted
+        doses = following
+    return tuple(
+        Trajectory(float(target), tuple(steps[i]), reasons[i], clipped[i]) for i, target in enumerate(targets)
+    )
+
+
+def track(
+    margin_at: Callable[[float], float],
+    target: float,
+    gain: float,
+    tolerance: float,
+    readouts: int,
+    dose_limits: tuple[float, float],
+) -> Trajectory:
+    """`track_all` for one target and a margin function of one dose."""
+    return track_all(
+        lambda doses: [margin_at(dose) for dose in doses],
+        [target],
+        gain=gain,
+        tolerance=tolerance,
+        readouts=readouts,
+        dose_limits=dose_limits,
+    )[0]

@@ -1,0 +1,221 @@
+"""Which sites, and how strongly: two selectors over effect columns (definitions B). numpy alone, float64.
+
+The source document names both selectors without defining them; the definitions are this project's and are
+stated as such in the paper.
+"""
+
+import operator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.optimize import lsq_linear
+
+RIDGE = 1e-6           # of each column's squared norm
+MINIMUM_GAIN = 1e-3    # of ||target||^2
+MAXIMUM_CONDITION = 1e6
+TIE = 1e-12            # coverage totals closer than this are equal
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What a selector chose.
+
+    Attributes:
+        support: column indices, in the order they were chosen.
+        strengths: one per column of `support`.
+        path: after each choice, R^2 of the fit (`driver_omp`) or the coverage F (`coverage_driver`).
+        stop_reason: `k`, `gain`, `condition` or `candidates`.
+        predicted: (N,) effect the selection predicts if effects add up.
+    """
+
+    support: tuple[int, ...]
+    strengths: tuple[float, ...]
+    path: tuple[float, ...]
+    stop_reason: str
+    predicted: tuple[float, ...]
+
+
+def _check(effects: Any, target: Any, k: Any) -> tuple[np.ndarray, np.ndarray, int]:
+    arrays = []
+    for name, value, ndim in (("effects", effects, 2), ("target", target, 1)):
+        try:
+            array = np.asarray(value)
+        except ValueError as error:
+            raise ValueError(f"{name} is not a rectangular array of numbers ({error})") from error
+        if array.dtype.kind not in "iuf":
+            raise ValueError(f"{name} must be real numbers, got dtype {array.dtype}")
+        if array.ndim != ndim:
+            raise ValueError(f"{name} must have {ndim} dimension{'s' * (ndim > 1)}, got shape {array.shape}")
+        if array.size == 0:
+            raise ValueError(f"{name} is empty, shape {array.shape}")
+        array = array.astype(np.float64)
+        if not np.isfinite(array).all():
+            where = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
+            raise ValueError(f"{name} is not finite at {where}: {array[where]}")
+        arrays.append(array)
+    effects, target = arrays
+    if len(effects) != len(target):
+        raise ValueError(f"target has length {len(target)}, effects have {len(effects)} rows")
+    try:
+        count = operator.index(k)
+    except TypeError:
+        count = 0
+    if isinstance(k, (bool, np.bool_)) or count < 1:
+        raise ValueError(f"k must be a positive integer, got {k!r}")
+    if count > effects.shape[1]:
+        raise ValueError(f"k is {count}, but there are only {effects.shape[1]} candidate sites")
+    return effects, target, count
+
+
+def _number(name: str, value: Any) -> float:
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, float, np.integer, np.floating)):
+        raise ValueError(f"{name} must be a number, got {value!r}")
+    if not np.isfinite(value):
+        raise ValueError(f"{name} must be finite, got {value!r}")
+    return float(value)
+
+
+def _selection(effects: np.ndarray, support: list[int], strengths: Any, path: list[float], reason: str) -> Selection:
+    strengths = np.asarray(strengths, dtype=np.float64)
+    return Selection(
+        support=tuple(support),
+        strengths=tuple(strengths.tolist()),
+        path=tuple(path),
+        stop_reason=reason,
+        predicted=tuple((effects[:, support] @ strengths).tolist()),
+    )
+
+
+def fit_strengths(columns: np.ndarray, target: np.ndarray, max_strength: float | None = None) -> np.ndarray:
+    """Ridge-stabilised least squares `columns @ beta ~ target`, optionally with `|beta| <= max_strength`.
+
+    The ridge is 1e-6 of each column's own squared norm, so that rescaling a column only rescales its strength.
+
+    Args:
+        columns: (N, k) float64, no zero column.
+        target: (N,).
+
+    Returns:
+        (k,).
+    """
+    norms = np.linalg.norm(columns, axis=0)
+    unit = np.vstack([columns / norms, np.sqrt(RIDGE) * np.eye(columns.shape[1])])  # (N + k, k)
+    padded = np.concatenate([target, np.zeros(columns.shape[1])])
+    scaled = np.linalg.lstsq(unit, padded, rcond=None)[0]
+    if max_strength is not None and np.any(np.abs(scaled) > max_strength * norms):
+        bounds = max_strength * norms
+        scaled = lsq_linear(unit, padded, bounds=(-bounds, bounds), method="bvls").x
+        scaled = np.clip(scaled, -bounds, bounds)
+    return scaled / norms
+
+
+def driver_omp(
+    effects: Any, target: Any, k: int, min_effect: float = 0.0, max_strength: float | None = None
+) -> Selection:
+    """Driver-OMP(k): orthogonal matching pursuit on unit-normalised effect columns (definitions B).
+
+    Each round takes the column most correlated with the residual (ties: lowest index) and refits all strengths on
+    the raw columns. It stops at `k` columns, when a column would raise R^2 by less than 1e-3 (the column is left
+    out), or when the unit-normalised columns would have a condition number above 1e6.
+
+    Args:
+        effects: (N, S) change of the readout of pair i when site s alone is patched at strength 1, in logits.
+        target: (N,) wanted change, `y_tar - y_src`.
+        k: largest number of sites, 1..S.
+        min_effect: columns whose norm is below this share of the strongest are no candidates, 0..1.
+        max_strength: bound on |strength|; None: unbounded.
+
+    Returns:
+        the selection; its support is empty where no column has any effect.
+
+    Raises:
+        ValueError: names the argument: empty, non-finite, wrong shape, `k` outside 1..S, an all-zero target,
+            `min_effect` outside 0..1, a `max_strength` that is not positive.
+    """
+    effects, target, k = _check(effects, target, k)
+    min_effect = _number("min_effect", min_effect)
+    if not 0 <= min_effect <= 1:
+        raise ValueError(f"min_effect must be in 0..1, got {min_effect!r}")
+    if max_strength is not None:
+        max_strength = _number("max_strength", max_strength)
+        if max_strength <= 0:
+            raise ValueError(f"max_strength must be positive, got {max_strength!r}")
+    total = float(target @ target)
+    if total == 0:
+        raise ValueError("target is all zero: there is nothing to fit")
+
+    norms = np.linalg.norm(effects, axis=0)  # (S,)
+    candidate = (norms > 0) & (norms >= min_effect * norms.max())
+    unit = effects / np.where(norms > 0, norms, 1.0)
+    support: list[int] = []
+    strengths = np.zeros(0)
+    path: list[float] = []
+    residual, reason = target, "k"
+    while len(support) < k:
+        if not candidate.any():
+            reason = "candidates"
+            break
+        best = int(np.argmax(np.where(candidate, np.abs(unit.T @ residual), -1.0)))
+        trial = [*support, best]
+        if np.linalg.cond(unit[:, trial]) > MAXIMUM_CONDITION:
+            reason = "condition"
+            break
+        fitted = fit_strengths(effects[:, trial], target, max_strength)
+        left = target - effects[:, trial] @ fitted
+        if residual @ residual - left @ left < MINIMUM_GAIN * total:
+            reason = "gain"
+            break
+        support, strengths, residual = trial, fitted, left
+        candidate[best] = False
+        path.append(1.0 - float(residual @ residual) / total)
+    return _selection(effects, support, strengths, path, reason)
+
+
+def common_strength(columns: np.ndarray, target: np.ndarray) -> float:
+    """The one strength for all sites, `<t, E 1> / ||E 1||^2`; 0 where the effects cancel.
+
+    Args:
+        columns: (N, k).
+        target: (N,).
+    """
+    joint = columns.sum(axis=1)
+    square = float(joint @ joint)
+    return float(target @ joint) / square if square > 0 else 0.0
+
+
+def coverage_driver(effects: Any, target: Any, k: int) -> Selection:
+    """Coverage-Driver(k): greedy on how much of each pair's gap the sites cover together (definitions B).
+
+    `F(S) = mean_i min(1, sum_{s in S} clip(e_si / t_i, 0, 1))` is monotone submodular, so the greedy support
+    reaches at least 1 - 1/e of the best. Ties go to the larger total (the site's mean clipped share), then to the
+    lower index. All sites get the common strength `<t, E_S 1> / ||E_S 1||^2`.
+
+    Args:
+        effects: (N, S) as in `driver_omp`.
+        target: (N,) wanted change; no zero.
+        k: number of sites, 1..S.
+
+    Raises:
+        ValueError: names the argument: empty, non-finite, wrong shape, `k` outside 1..S, a zero `target[i]`.
+    """
+    effects, target, k = _check(effects, target, k)
+    if np.any(target == 0):
+        raise ValueError(f"target[{int(np.argmax(target == 0))}] is 0: a pair without a gap cannot be covered")
+    with np.errstate(over="ignore"):
+        shares = np.clip(effects / target[:, None], 0.0, 1.0)  # (N, S)
+    totals = shares.mean(axis=0)
+    covered = np.zeros(len(target))
+    free = np.ones(effects.shape[1], dtype=bool)
+    support: list[int] = []
+    path: list[float] = []
+    for _ in range(k):
+        value = np.where(free, np.minimum(1.0, covered[:, None] + shares).mean(axis=0), -1.0)
+        tied = np.flatnonzero(value >= value.max() - TIE)
+        best = int(tied[np.flatnonzero(totals[tied] >= totals[tied].max() - TIE)[0]])
+        support.append(best)
+        free[best] = False
+        covered = np.minimum(1.0, covered + shares[:, best])
+        path.append(float(covered.mean()))
+    strength = common_strength(effects[:, support], target)
+    return _selection(effects, support, [strength] * k, path, "k")
