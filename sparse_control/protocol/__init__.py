@@ -1,0 +1,25 @@
+"""The six-axis protocol: interventions, selectors and their measurement. Names are loaded when first used."""
+
+from importlib import import_module
+from typing import Any
+
+_HOMES = {
+    "Site": "sparse_control.models.sites",
+    "Intervention": "sparse_control.protocol.intervention",
+    "Pair": "sparse_control.protocol.panels.pair",
+    "Selection": "sparse_control.protocol.selectors",
+    "coverage_driver": "sparse_control.protocol.selectors",
+    "driver_omp": "sparse_control.protocol.selectors",
+    "measure": "sparse_control.protocol.measure",
+    "patched": "sparse_control.protocol.intervention",
+}
+
+__all__ = list(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value

@@ -1,0 +1,83 @@
+"""Effect columns: how much each site alone changes each pair's readout at unit strength (definitions B)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+
+from sparse_control.models.sites import Site
+from sparse_control.protocol.prompts import MAXIMUM_ROWS
+from sparse_control.protocol.splits import Split, margins
+
+
+@dataclass(frozen=True, eq=False)
+class Effects:
+    """Effect columns of one split.
+
+    Attributes:
+        columns: (N, S) logits.
+        kind: `first_order` or `measured`.
+        check_sites: how many sites were both patched and differentiated.
+        check_pearson: correlation of the two over those sites and all pairs; None where one side is constant.
+    """
+
+    columns: np.ndarray
+    kind: str
+    check_sites: int
+    check_pearson: float | None
+
+
+def measured_effects(split: Split, sites: Sequence[Site]) -> np.ndarray:
+    """(N, S): true change of y when site s of pair i is patched with the pair's own contrast at strength 1."""
+    per_forward = max(1, MAXIMUM_ROWS // len(split))
+    columns = []
+    for start in range(0, len(sites), per_forward):
+        chunk = sites[start : start + per_forward]
+        additions = {}
+        for row, site in enumerate(chunk):
+            contrast = split.contrasts[site]  # (N, width)
+            additions[site] = torch.zeros(len(split), len(chunk), contrast.shape[1], device=contrast.device)
+            additions[site][:, row] = contrast.to(additions[site])
+        columns.append(margins(split.source.patched_logits(additions), split.pairs) - split.y_source[:, None])
+    return np.concatenate(columns, axis=1)
+
+
+def first_order_effects(split: Split, sites: Sequence[Site]) -> np.ndarray:
+    """(N, S): `<dy/da_s, a_s(x_tar) - a_s(x_src)>` on the source input, from one backward pass."""
+    direction = torch.zeros_like(split.source.logits)  # (N, V): y as a direction on the logits
+    for row, pair in enumerate(split.pairs):
+        direction[row, pair.target_answer_id] = 1.0
+        direction[row, pair.source_answer_id] = -1.0
+    gradients = split.source.gradients(sites, direction)
+    products = [(gradients[site].double() * split.contrasts[site].double()).sum(-1) for site in sites]
+    return torch.stack(products, dim=1).cpu().numpy()
+
+
+def effect_columns(
+    split: Split,
+    sites: Sequence[Site],
+    kind: Literal["first_order", "measured"],
+    n_check: int,
+    generator: np.random.Generator,
+) -> Effects:
+    """Effect columns of all `sites`, with `n_check` randomly drawn ones computed both ways.
+
+    Args:
+        split: the fitting split.
+        sites: candidates, S of them.
+        kind: which of the two fills the columns.
+        n_check: sites of the comparison; at most S are used.
+        generator: draws them.
+    """
+    compute, other = {
+        "first_order": (first_order_effects, measured_effects),
+        "measured": (measured_effects, first_order_effects),
+    }[kind]
+    columns = compute(split, sites)
+    checked = np.sort(generator.choice(len(sites), size=min(n_check, len(sites)), replace=False))
+    ours, theirs = columns[:, checked].ravel(), other(split, [sites[i] for i in checked]).ravel()
+    constant = ours.std() == 0 or theirs.std() == 0
+    pearson = None if constant else float(np.corrcoef(ours, theirs)[0, 1])
+    return Effects(columns=columns, kind=kind, check_sites=len(checked), check_pearson=pearson)

@@ -1,0 +1,179 @@
+"""An intervention and the context manager that applies it (definitions B; source document, "What every axis needs")."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sparse_control.models import LanguageModel
+from sparse_control.models.sites import Site, add_at_sites, capture_sites, check_site, site_width
+from sparse_control.protocol.panels.pair import Pair
+
+
+def finite_number(name: str, value: Any) -> float:
+    """`value` as a Python float.
+
+    Raises:
+        ValueError: not a real finite number; the message names it.
+    """
+    try:
+        number = float(value)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name} must be a number, got {value!r}") from error
+    if isinstance(value, bool) or not math.isfinite(number):
+        raise ValueError(f"{name} must be a finite number, got {value!r}")
+    return number
+
+
+@dataclass(frozen=True, eq=False)
+class Intervention:
+    """A support, base strengths and a direction rule: at each site `a <- a + dose * strength * direction`.
+
+    Attributes:
+        support: the sites, each once.
+        strengths: beta, one per site.
+        directions: one vector (site width,) per site, the same for every prompt (F, the mean contrast of the
+            fitting split, or any vectors of your own); None: each pair's own contrast (P).
+
+    Raises:
+        ValueError: lengths that disagree, a site twice, a strength or direction that is not finite.
+    """
+
+    support: tuple[Site, ...]
+    strengths: tuple[float, ...]
+    directions: tuple[Tensor, ...] | None = None
+
+    def __post_init__(self) -> None:
+        support = tuple(self.support)
+        for site in support:
+            if not isinstance(site, Site):
+                raise ValueError(f"support must hold Site objects, got {site!r}; parse names with parse_site")
+        if len(set(support)) != len(support):
+            twice = next(site for site in support if support.count(site) > 1)
+            raise ValueError(f"support holds site {twice.name} twice")
+        if len(self.strengths) != len(support):
+            raise ValueError(f"strengths has length {len(self.strengths)}, support has {len(support)} sites")
+        strengths = tuple(finite_number(f"strengths[{i}]", value) for i, value in enumerate(self.strengths))
+        object.__setattr__(self, "support", support)
+        object.__setattr__(self, "strengths", strengths)
+        if self.directions is None:
+            return
+        if len(self.directions) != len(support):
+            raise ValueError(f"directions has length {len(self.directions)}, support has {len(support)} sites")
+        directions = tuple(torch.as_tensor(vector).detach().double() for vector in self.directions)
+        for site, vector in zip(support, directions):
+            if vector.ndim != 1:
+                raise ValueError(f"site {site.name}: direction must have one dimension, got shape {tuple(vector.shape)}")
+            if not torch.isfinite(vector).all():
+                raise ValueError(f"site {site.name}: direction is not finite")
+        object.__setattr__(self, "directions", directions)
+
+    @property
+    def at_last_position(self) -> bool:
+        """Whether every site is at position -1, so that keys and values of earlier tokens can be reused."""
+        return all(site.position == -1 for site in self.support)
+
+    def check(self, lm: LanguageModel) -> None:
+        """Refuse a site outside the model, or a direction of another width than its site.
+
+        Raises:
+            ValueError: names the site.
+        """
+        for index, site in enumerate(self.support):
+            check_site(lm, site)
+            if self.directions is not None and len(self.directions[index]) != site_width(lm, site):
+                raise ValueError(
+                    f"site {site.name}: direction has width {len(self.directions[index])}, "
+                    f"the site has {site_width(lm, site)}"
+                )
+
+    def additions(
+        self, doses: Sequence[float], contrasts: Mapping[Site, Tensor], n: int
+    ) -> dict[Site, Tensor]:
+        """What is added at each site for `n` prompts and R doses: (n, R, site width), float64.
+
+        Args:
+            doses: (R,).
+            contrasts: per site (n, site width), used where the intervention has no directions of its own.
+            n: number of prompts.
+        """
+        scale = torch.tensor(list(doses), dtype=torch.float64)[None, :, None]
+        added = {}
+        for index, (site, strength) in enumerate(zip(self.support, self.strengths)):
+            fixed = self.directions is not None
+            direction = self.directions[index].expand(n, -1) if fixed else contrasts[site].double()
+            added[site] = scale.to(direction.device) * strength * direction[:, None]  # (n, R, width)
+        return added
+
+
+def pair_contrasts(lm: LanguageModel, pair: Pair, sites: Sequence[Site]) -> dict[Site, Tensor]:
+    """Direction rule P for one pair: `a_s(x_tar) - a_s(x_src)`, (1, site width) per site."""
+    both = torch.tensor([pair.target_ids, pair.source_ids], device=lm.device)
+    return {site: (value[0] - value[1])[None] for site, value in capture_sites(lm, both, sites).items()}
+
+
+@contextmanager
+def patched(
+    lm: LanguageModel, intervention: Intervention, dose: float = 1.0, pair: Pair | None = None, reverse: bool = False
+) -> Iterator[None]:
+    """Apply an intervention to the forwards run inside the context (source document, "What every axis needs").
+
+    Everything is checked and resolved before the first hook is registered; own hooks alone are removed, on any
+    exit. At dose 0 there is no hook, so the model is bit-equal to the unpatched one. Contexts may be nested:
+    their patches add up.
+
+    Args:
+        lm: the model; its weights, configuration and mode stay as they are.
+        intervention: support, strengths, direction rule.
+        dose: gamma, scales all strengths.
+        pair: whose contrast rule P uses. With a pair, forwards of its token length are patched; without one, every
+            forward is, and negative positions count from the end of that forward's tokens.
+        reverse: -beta, for the target-side input (axis 2).
+
+    Raises:
+        ValueError: a pair is missing where rule P needs one, a dose that is not finite, a site outside the model or
+            the prompt, a direction of the wrong width.
+    """
+    dose = finite_number("dose", dose) * (-1.0 if reverse else 1.0)
+    intervention.check(lm)
+    contrasts: dict[Site, Tensor] = {}
+    if intervention.directions is None:
+        if pair is None:
+            raise ValueError("pair is missing: without directions of its own an intervention uses the pair's contrast")
+        contrasts = pair_contrasts(lm, pair, intervention.support)
+    additions = {site: value[0, 0] for site, value in intervention.additions([dose], contrasts, 1).items()}
+    if dose == 0:
+        yield
+    elif pair is not None:
+        with add_at_sites(lm, additions, length=len(pair.source_ids)):
+            yield
+    else:
+        with _adding_to_every_forward(lm, additions):
+            yield
+
+
+@contextmanager
+def _adding_to_every_forward(lm: LanguageModel, additions: Mapping[Site, Tensor]) -> Iterator[None]:
+    """`add_at_sites` with the length of each forward as it comes."""
+    with ExitStack() as running:
+
+        def enter(_module: nn.Module, args: tuple, kwargs: dict) -> None:
+            running.close()  # of a forward that raised
+            tokens = args[0] if args else kwargs.get("input_ids")
+            tokens = kwargs["inputs_embeds"] if tokens is None else tokens
+            running.enter_context(add_at_sites(lm, additions, length=tokens.shape[1]))
+
+        def leave(_module: nn.Module, _args: tuple, _output: Any) -> None:
+            running.close()
+
+        handles = [lm.model.register_forward_pre_hook(enter, with_kwargs=True)]
+        handles.append(lm.model.register_forward_hook(leave))
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()

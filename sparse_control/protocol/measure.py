@@ -1,0 +1,234 @@
+"""The six axes for one intervention on one model, as raw readouts; `sparse_control.metrics` turns them into scores."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sparse_control.metrics.preservation import kl_divergence
+from sparse_control.models import LanguageModel
+from sparse_control.protocol.feedback import Trajectory, track_all
+from sparse_control.protocol.intervention import Intervention, finite_number
+from sparse_control.protocol.panels.offtarget import OffTargetPrompt
+from sparse_control.protocol.panels.pair import Pair
+from sparse_control.protocol.prompts import Prompts, read_prompts
+from sparse_control.protocol.splits import Reader, Split, margins
+
+DOSES = (-1.0, -0.5, 0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeedbackPlan:
+    """What axis 4 asks of the loop.
+
+    Attributes:
+        targets: requested mean margins, in logits.
+        gain: fixed, dose per logit.
+        tolerance: |error| that is a hit, in logits.
+        readouts: most readouts per target, the zero-dose one included.
+        dose_limits: (low, high).
+    """
+
+    targets: tuple[float, ...]
+    gain: float
+    tolerance: float
+    readouts: int = 11
+    dose_limits: tuple[float, float] = (-4.0, 4.0)
+
+
+@dataclass(frozen=True, eq=False)
+class OffTargetPanel:
+    """Unrelated prompts, read unpatched once."""
+
+    ids: tuple[str, ...]
+    prompts: Prompts
+
+    @classmethod
+    def read(
+        cls, lm: LanguageModel, prompts: Sequence[OffTargetPrompt], reader: Reader = read_prompts
+    ) -> "OffTargetPanel":
+        """Tokenise and run the prompts."""
+        ids = [lm.encode(prompt.text).tolist() for prompt in prompts]
+        return cls(tuple(prompt.id for prompt in prompts), reader(lm, ids, ()))
+
+
+def dose_readouts(
+    prompts: Prompts,
+    pairs: Sequence[Pair],
+    intervention: Intervention,
+    doses: Sequence[float],
+    contrasts: dict,
+    unpatched: np.ndarray,
+) -> np.ndarray:
+    """Margins (N, R) at each dose; dose 0 is the unpatched model, so its column is `unpatched` itself.
+
+    Args:
+        prompts: N prompts to patch.
+        pairs: whose answers are read.
+        intervention: what is applied.
+        doses: (R,).
+        contrasts: site -> (N, site width), for rule P.
+        unpatched: (N,) margins of the same prompts.
+    """
+    values = np.repeat(unpatched[:, None], len(doses), axis=1)
+    live = [index for index, dose in enumerate(doses) if dose != 0 and intervention.support]
+    if live:
+        additions = intervention.additions([doses[index] for index in live], contrasts, len(prompts))
+        values[:, live] = margins(prompts.patched_logits(additions), pairs)
+    return values
+
+
+def _measured_feedback(split: Split, intervention: Intervention, plan: FeedbackPlan) -> dict[str, Any]:
+    def mean_margins(doses: Sequence[float]) -> list[float]:
+        values = dose_readouts(split.source, split.pairs, intervention, doses, split.contrasts, split.y_source)
+        return values.mean(axis=0).tolist()
+
+    trajectories = track_all(
+        mean_margins,
+        plan.targets,
+        gain=plan.gain,
+        tolerance=plan.tolerance,
+        readouts=plan.readouts,
+        dose_limits=plan.dose_limits,
+    )
+    return {"gain": plan.gain, "tolerance": plan.tolerance, "endpoints": [_endpoint(t) for t in trajectories]}
+
+
+def _endpoint(trajectory: Trajectory) -> dict[str, Any]:
+    dose, margin = trajectory.steps[-1]
+    return {
+        "target": trajectory.target,
+        "initial_margin": trajectory.steps[0][1],
+        "terminal_margin": margin,
+        "terminal_dose": dose,
+        "readouts": len(trajectory.steps),
+        "stop_reason": trajectory.stop_reason,
+        "clipped": trajectory.clipped,
+        "trajectory": [list(step) for step in trajectory.steps],
+    }
+
+
+def _measured_preservation(panel: OffTargetPanel, intervention: Intervention, contrasts: dict) -> dict[str, Any]:
+    n = len(panel.ids)
+    if not intervention.support:
+        return {"prompts": list(panel.ids), "kl": [0.0] * n}
+    # rule P has no contrast of its own here: prompt j takes that of evaluation pair j mod N
+    borrowed = {site: value[torch.arange(n) % len(value)] for site, value in contrasts.items()}
+    patched = panel.prompts.patched_logits(intervention.additions([1.0], borrowed, n))[:, 0]
+    rows = zip(_float64(panel.prompts.logits), _float64(patched), strict=True)
+    return {"prompts": list(panel.ids), "kl": [kl_divergence(p, q) for p, q in rows]}
+
+
+def _float64(logits: Tensor) -> np.ndarray:
+    return logits.double().cpu().numpy()
+
+
+def _measured_reuse(
+    split: Split, intervention: Intervention, frozen_contrasts: dict, refit_strengths: Sequence[float]
+) -> dict[str, Any]:
+    refit = Intervention(intervention.support, tuple(refit_strengths), intervention.directions)
+
+    def nominal(chosen: Intervention, contrasts: dict) -> list[float]:
+        return dose_readouts(split.source, split.pairs, chosen, [1.0], contrasts, split.y_source)[:, 0].tolist()
+
+    return {
+        "pairs": [pair.id for pair in split.pairs],
+        "source": split.y_source.tolist(),
+        "target": split.y_target.tolist(),
+        "refit": nominal(refit, split.contrasts),
+        "frozen": nominal(intervention, {site: value.expand(len(split), -1) for site, value in frozen_contrasts.items()}),
+        "refit_strengths": list(refit.strengths),
+    }
+
+
+def measure(
+    lm: LanguageModel,
+    intervention: Intervention,
+    evaluate: Sequence[Pair] | Split,
+    reuse: Sequence[Pair] | Split | None = None,
+    *,
+    doses: Sequence[float] = DOSES,
+    feedback: FeedbackPlan | None = None,
+    off_target: Sequence[OffTargetPrompt] | OffTargetPanel | None = None,
+    refit_strengths: Sequence[float] | None = None,
+    reader: Reader | None = None,
+) -> dict[str, Any]:
+    """Measure the six axes of one intervention and one seed (source document, 01-06).
+
+    Where all sites are at the last position, keys and values of the earlier tokens are computed once per prompt, and
+    doses, feedback targets and prompts share batches; otherwise every patch is a full forward.
+
+    Args:
+        lm: the model.
+        intervention: any support, strengths and direction rule.
+        evaluate: pairs the intervention was not fitted on, or a split already read at its sites.
+        reuse: further unseen pairs for axis 6; None leaves it out.
+        doses: gamma of axis 3; 0 and 1 are among them.
+        feedback: plan of axis 4; None leaves it out.
+        off_target: prompts of axis 5; None leaves it out.
+        refit_strengths: strengths refitted on `reuse`; None: those of the intervention.
+        reader: how prompts are run; None: chosen by the sites.
+
+    Returns:
+        `norms`, `evaluate`, `reversal`, `feedback`, `preservation`, `reuse` as in a measurement record; the parts
+        left out are None. All numbers are finite Python floats.
+
+    Raises:
+        ValueError: no pairs, doses without 0 and 1 or not finite, a site outside the model or a prompt, a direction
+            of the wrong width.
+        InputError: a readout is not finite.
+    """
+    intervention.check(lm)
+    doses = [finite_number(f"doses[{i}]", dose) for i, dose in enumerate(doses)]
+    if 0.0 not in doses or 1.0 not in doses:
+        raise ValueError(f"doses must hold 0 and 1, got {doses}")
+    if reader is None:
+        reader = read_prompts if intervention.at_last_position else Prompts
+
+    def split(pairs: Sequence[Pair] | Split) -> Split:
+        return pairs if isinstance(pairs, Split) else Split.read(lm, pairs, intervention.support, reader)
+
+    evaluated = split(evaluate)
+    contrasts = {site: evaluated.contrasts[site] for site in intervention.support}
+    patched = dose_readouts(
+        evaluated.source, evaluated.pairs, intervention, doses, contrasts, evaluated.y_source
+    )  # (N, G)
+    reversed_ = dose_readouts(
+        evaluated.target, evaluated.pairs, intervention, [-1.0], contrasts, evaluated.y_target
+    )
+    if off_target is not None and not isinstance(off_target, OffTargetPanel):
+        off_target = OffTargetPanel.read(lm, off_target, reader)
+    return {
+        "norms": {
+            "direction": [
+                _mean_norm(direction)
+                for direction in intervention.directions or [contrasts[site] for site in intervention.support]
+            ],
+            "activation": [_mean_norm(evaluated.source.activations[site]) for site in intervention.support],
+        },
+        "evaluate": {
+            "pairs": [pair.id for pair in evaluated.pairs],
+            "source": evaluated.y_source.tolist(),
+            "target": evaluated.y_target.tolist(),
+            "doses": doses,
+            "patched": patched.T.tolist(),
+        },
+        "reversal": {"reversed": reversed_[:, 0].tolist()},
+        "feedback": None if feedback is None else _measured_feedback(evaluated, intervention, feedback),
+        "preservation": None if off_target is None else _measured_preservation(off_target, intervention, contrasts),
+        "reuse": None
+        if reuse is None
+        else _measured_reuse(
+            split(reuse),
+            intervention,
+            {site: value.double().mean(dim=0) for site, value in contrasts.items()},
+            intervention.strengths if refit_strengths is None else refit_strengths,
+        ),
+    }
+
+
+def _mean_norm(vectors: Tensor) -> float:
+    return float(vectors.double().norm(dim=-1).mean())
