@@ -10,6 +10,7 @@ import click
 from prefect import Task
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 
+from flows.interrupt import interruptible
 from sparse_control.errors import InputError, NotAvailable
 from sparse_control.models.fetch import registry
 from sparse_control.project import project_folder
@@ -75,7 +76,8 @@ class Progress:
     def run(self, task: Task, label: str, *, below: Path, **arguments: Any) -> Receipt:
         click.echo(f"{self.flow}: {label} ...", err=True)
         start = time.monotonic()
-        receipt, skipped = run_cached(task, below=below, arguments=arguments)
+        with interruptible():
+            receipt, skipped = run_cached(task, below=below, arguments=arguments)
         spent = "unchanged, skipped" if skipped else f"{time.monotonic() - start:.1f} s"
         click.echo(f"{self.flow}: {label}: {spent}", err=True)
         self.steps.append({"step": label, "skipped": skipped, "files": receipt.as_json()})

@@ -84,7 +84,7 @@ def _start(project):
     return subprocess.Popen(
         [sys.executable, "-m", "flows.small", str(project.parent / "root")], cwd=project, text=True,
         env=environment | {"PYTHONPATH": str(project)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        start_new_session=True,
+        start_new_session=True, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )  # fmt: skip
 
 
@@ -95,9 +95,28 @@ def _run(project):
     return out.strip(), err
 
 
+def _wait_for_bodies(process, project, wanted):
+    deadline = time.monotonic() + 180
+    while _bodies(project) != wanted:
+        assert process.poll() is None and time.monotonic() < deadline, process.communicate()
+        time.sleep(0.1)
+
+
 def _bodies(project):
     log = project.parent / "root" / "bodies.log"
     return log.read_text().split() if log.exists() else []
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_a_run_at_once_in_one_line(project):
+    (project.parent / "root" / "slow").touch()
+    process = _start(project)
+    _wait_for_bodies(process, project, ["one", "two"])
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=15)
+    assert process.returncode == 130
+    assert err.splitlines()[-1] == "error: interrupted; the same command goes on where it stopped"
+    assert "Traceback" not in err
 
 
 @pytest.mark.slow
@@ -105,10 +124,7 @@ def test_a_killed_run_resumes_and_a_changed_helper_runs_again(project):
     root = project.parent / "root"
     (root / "slow").touch()
     process = _start(project)
-    deadline = time.monotonic() + 180
-    while _bodies(project) != ["one", "two"]:
-        assert process.poll() is None and time.monotonic() < deadline, process.communicate()
-        time.sleep(0.1)
+    _wait_for_bodies(process, project, ["one", "two"])
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
     assert not (root / "two.txt").exists()
