@@ -20,11 +20,20 @@ from sparse_control import __version__
 from sparse_control.errors import InputError
 from sparse_control.project import cache_folder, project_folder
 
-BROKEN_PIPE = 141       # as a shell reports a process that wrote to a closed pipe
+BROKEN_PIPE = 141  # as a shell reports a process that wrote to a closed pipe
 INTERRUPTED = 130
 
 EXTRAS = {
-    "measure": ("torch", "transformers", "gguf", "accelerate", "safetensors", "mwparserfromhell", "scikit-learn", "tqdm"),
+    "measure": (
+        "torch",
+        "transformers",
+        "gguf",
+        "accelerate",
+        "safetensors",
+        "mwparserfromhell",
+        "scikit-learn",
+        "tqdm",
+    ),
     "flow": ("prefect",),
     "data": ("dvc",),
 }
@@ -55,7 +64,9 @@ def cli() -> None:
 
 @cli.command()
 @_root_option
-@click.option("--out", type=click.Path(path_type=Path), default=None, metavar="DIR", help="Default: paper/tables of the root.")
+@click.option(
+    "--out", type=click.Path(path_type=Path), default=None, metavar="DIR", help="Default: paper/tables of the root."
+)
 def reproduce(root: Path | None, out: Path | None) -> None:
     """Recompute every table from the saved measurements; LaTeX, CSV and HTML."""
     from sparse_control.artifact.manifest import changed_measurements
@@ -64,7 +75,9 @@ def reproduce(root: Path | None, out: Path | None) -> None:
     root = root or project_folder()
     paths = render_root(root, out)
     if changed := changed_measurements(root):
-        click.echo(f"warning: {len(changed)} measurements differ from MANIFEST.json, {changed[0]} first; see verify", err=True)
+        click.echo(
+            f"warning: {len(changed)} measurements differ from MANIFEST.json, {changed[0]} first; see verify", err=True
+        )
     click.echo(f"{len(paths)} files in {paths[0].parent}")
 
 
@@ -80,7 +93,9 @@ def verify(root: Path | None, as_json: bool) -> None:
     failed = sum(check.status == "FAIL" for check in counted)
     if as_json:
         lines = [{"name": check.name, "status": check.status, "detail": check.detail} for check in checks]
-        click.echo(json.dumps({"checks": len(counted), "failed": failed, "results": lines}, indent=1, ensure_ascii=False))
+        click.echo(
+            json.dumps({"checks": len(counted), "failed": failed, "results": lines}, indent=1, ensure_ascii=False)
+        )
     else:
         for check in checks:
             click.echo(str(check))
@@ -95,7 +110,7 @@ def verify(root: Path | None, as_json: bool) -> None:
 def show(table: str | None, root: Path | None) -> None:
     """Print tables: one by name, `iss`, `protocol`, or the two main ones."""
     from sparse_control.artifact.layout import LAYOUTS, shown
-    from sparse_control.artifact.manifest import measured_files
+    from sparse_control.artifact.manifest import check_root
     from sparse_control.artifact.render import plain_text
     from sparse_control.artifact.tables import TABLES, read_records
 
@@ -104,8 +119,7 @@ def show(table: str | None, root: Path | None) -> None:
     if unknown := [name for name in chosen if name not in TABLES]:
         raise InputError(f"no table {unknown[0]!r}; there are: iss, protocol, {', '.join(TABLES)}")
     root = root or project_folder()
-    if not root.is_dir() or not measured_files(root):
-        raise InputError(f"{root}: no measurements below measurements/ or jacobian_iss/; measure first (`make run`), or give another --root")
+    check_root(root)
     records = read_records(root, project_folder())
     click.echo("\n".join(plain_text(shown(name, TABLES[name](records), records)) for name in chosen), nl=False)
     if table is None:
@@ -264,9 +278,17 @@ def _examine() -> Iterator[tuple[str, str, str]]:
         yield "ok", "torch build", build + ("" if build == "cpu" else "; CPU-only wheels are smaller, see the README")
     yield from _program("pdflatex", "only for the PDF; apt-get install texlive-latex-base texlive-latex-recommended")
     writable = os.access(project, os.W_OK)
-    yield ("ok" if writable else "note", "project folder", str(project) + ("" if writable else ", read-only; use --root and --out"))
+    yield (
+        "ok" if writable else "note",
+        "project folder",
+        str(project) + ("" if writable else ", read-only; use --root and --out"),
+    )
     count = len(measured_files(project))
-    yield ("ok", "measurements", f"{count} files") if count else ("missing", "measurements", "make run, or restore from git")
+    yield (
+        ("ok", "measurements", f"{count} files")
+        if count
+        else ("missing", "measurements", "make run, or restore from git")
+    )
     for name, source in registry().items():
         path = model_path(source)
         whole = path.is_file() and path.stat().st_size == source.bytes

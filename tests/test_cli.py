@@ -60,7 +60,9 @@ def test_nothing_heavy_is_loaded(built, tmp_path, arguments):
         "import sys; from sparse_control.cli import main; code = main(sys.argv[1:]);"
         f"print(sorted(set({HEAVY!r}) & set(sys.modules)), file=sys.stderr); sys.exit(code)"
     )
-    done = subprocess.run([sys.executable, "-c", program, *arguments, *options], capture_output=True, text=True, cwd=PROJECT)
+    done = subprocess.run(
+        [sys.executable, "-c", program, *arguments, *options], capture_output=True, text=True, cwd=PROJECT
+    )
     assert done.returncode == 0, done.stderr
     assert done.stderr == "[]\n"
 
@@ -163,7 +165,9 @@ def test_score_refuses_by_name(run, tmp_path, change, words):
     refused(run("score", path), str(path), *words)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"schema": "score/1", "seeds": []}', '{"schema": "score/1", "seeds": NaN}'])
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"schema": "score/1", "seeds": []}', '{"schema": "score/1", "seeds": NaN}']
+)
 def test_score_refuses_what_is_no_score_file(run, tmp_path, text):
     path = tmp_path / "some.json"
     path.write_text(text)
@@ -196,12 +200,15 @@ def test_a_missing_extra_is_one_line(tmp_path, module, command, extra):
         "import sys; from importlib.abc import MetaPathFinder\n"
         "class Absent(MetaPathFinder):\n"
         "    def find_spec(self, name, path=None, target=None):\n"
-        f"        if name.split('.')[0] == {module!r}: raise ModuleNotFoundError(f'No module named {{name}}', name=name)\n"
+        f"        if name.split('.')[0] == {module!r}:\n"
+        "            raise ModuleNotFoundError(f'No module named {name}', name=name)\n"
         "sys.meta_path.insert(0, Absent())\n"
         "from sparse_control.cli import main; sys.exit(main(sys.argv[1:]))"
     )
     done = subprocess.run([sys.executable, "-c", program, *command], capture_output=True, text=True, cwd=PROJECT)
-    refused((done.returncode, done.stdout, done.stderr), f"{module} is not installed; run: python -m pip install", extra)
+    refused(
+        (done.returncode, done.stdout, done.stderr), f"{module} is not installed; run: python -m pip install", extra
+    )
 
 
 @pytest.mark.parametrize(
@@ -216,7 +223,9 @@ def test_a_failing_run(run, monkeypatch, raised, code, message):
     def flow(**arguments):
         raise raised
 
-    monkeypatch.setattr("importlib.import_module", lambda name: type("Module", (), {"official_iss": staticmethod(flow)}))
+    monkeypatch.setattr(
+        "importlib.import_module", lambda name: type("Module", (), {"official_iss": staticmethod(flow)})
+    )
     assert run("run", "official-iss") == (code, "", message)
 
 
@@ -278,7 +287,9 @@ def test_an_unpacked_archive_with_a_read_only_home(built, tmp_path):
     """No git, no write access to the home or to the checkout's own folder, another current folder."""
     checkout, home = tmp_path / "unpacked", tmp_path / "home"
     home.mkdir()
-    shutil.copytree(PROJECT / "sparse_control", checkout / "sparse_control", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        PROJECT / "sparse_control", checkout / "sparse_control", ignore=shutil.ignore_patterns("__pycache__")
+    )
     for name in ("params.yaml", "pyproject.toml"):
         shutil.copy(PROJECT / name, checkout / name)
     shutil.copytree(PROJECT / "paper" / "templates", checkout / "paper" / "templates")

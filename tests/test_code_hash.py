@@ -19,7 +19,7 @@ def project(tmp_path, monkeypatch):
         "sparse_control/sub/b.py": "from ..late import name\n",
         "sparse_control/sub/helper.py": "one = 1\n",
         "sparse_control/sub/unused.py": "",
-        "sparse_control/late.py": "from importlib import import_module\nname = import_module('sparse_control.dynamic')\n",
+        "sparse_control/late.py": "import importlib\nname = importlib.import_module('sparse_control.dynamic')\n",
         "sparse_control/dynamic.py": "import sparse_control.a\n",
     }
     for name, text in files.items():
@@ -38,8 +38,19 @@ def _forget():
 
 
 def test_closure_follows_every_kind_of_import(project):
-    names = [path.relative_to(project / "sparse_control").as_posix() for path in code_hash.code_closure("sparse_control.a")]
-    assert names == ["__init__.py", "a.py", "dynamic.py", "late.py", "lazy.py", "sub/__init__.py", "sub/b.py", "sub/helper.py"]
+    names = [
+        path.relative_to(project / "sparse_control").as_posix() for path in code_hash.code_closure("sparse_control.a")
+    ]
+    assert names == [
+        "__init__.py",
+        "a.py",
+        "dynamic.py",
+        "late.py",
+        "lazy.py",
+        "sub/__init__.py",
+        "sub/b.py",
+        "sub/helper.py",
+    ]
 
 
 def test_hash_changes_with_a_helper_and_not_with_a_stranger(project):

@@ -67,7 +67,10 @@ def dose_response(seeds: Sequence[tuple[Vector, Vector | None]]) -> dict[str, An
 
 
 def feedback(endpoints: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Endpoints of all seeds (target, terminal_margin, initial_margin, tolerance; readouts, clipped, diverged where known)."""
+    """Endpoints of all seeds -> hits, mean absolute error, readouts; targets met at dose zero apart.
+
+    Each has target, terminal_margin, initial_margin and tolerance, and where known readouts, clipped and diverged.
+    """
     names = ("target", "terminal_margin", "initial_margin", "tolerance")
     results = [endpoint_metrics(**{name: endpoint[name] for name in names}) for endpoint in endpoints]
     readouts = [endpoint["readouts"] for endpoint in endpoints if endpoint.get("readouts") is not None]

@@ -29,9 +29,9 @@ class Claim(Record):
     """`table[where].column operator value`."""
 
     id: Name
-    sentence: Name                      # as the paper has it
+    sentence: Name  # as the paper has it
     table: Name
-    where: dict[str, Scalar]            # column -> value; selects exactly one row
+    where: dict[str, Scalar]  # column -> value; selects exactly one row
     column: Name
     operator: Literal["==", "!=", "<", "<=", ">", ">="]
     value: Scalar | Cell

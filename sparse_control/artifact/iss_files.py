@@ -8,11 +8,18 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from sparse_control.artifact.records import (
-    Count, Name, NonNegative, Record, Sha256, read_record, read_record_lines, same_length,
+    Count,
+    Name,
+    NonNegative,
+    Record,
+    Sha256,
+    read_record,
+    read_record_lines,
+    same_length,
 )  # fmt: skip
 from sparse_control.errors import InputError
 
-Interval = Annotated[list[float | None], Field(min_length=2, max_length=2)]   # low, high; null where undefined
+Interval = Annotated[list[float | None], Field(min_length=2, max_length=2)]  # low, high; null where undefined
 Metric = Literal["ISS", "Raw-ISS"]
 
 
@@ -20,21 +27,21 @@ class ComparisonRow(Record):
     """One low-rank estimator against the full empirical Jacobian reference (Experiment A)."""
 
     layer: Count
-    estimator: Name                     # qb, or a named alternative
-    probe: Name                         # gaussian or rademacher
-    oversampling: Count                 # p
-    power_iterations: Count             # q
-    seed: Count                         # of the sketch
-    k: Count                            # rank
-    r: Count                            # columns kept, k + p or the width
-    E_F: NonNegative                    # relative Frobenius error
-    E_vec: NonNegative                  # mean relative error of transported vectors
-    C_vec: float                        # mean cosine of transported vectors
-    E_vec_centred: NonNegative          # the same with the mean activation taken off
+    estimator: Name  # qb, or a named alternative
+    probe: Name  # gaussian or rademacher
+    oversampling: Count  # p
+    power_iterations: Count  # q
+    seed: Count  # of the sketch
+    k: Count  # rank
+    r: Count  # columns kept, k + p or the width
+    E_F: NonNegative  # relative Frobenius error
+    E_vec: NonNegative  # mean relative error of transported vectors
+    C_vec: float  # mean cosine of transported vectors
+    E_vec_centred: NonNegative  # the same with the mean activation taken off
     C_vec_centred: float
-    E_ISS: NonNegative | None           # |ISS_full - ISS_k|
-    rho_fact: float | None              # Spearman of per-fact ISS; null where either side is constant
-    svd_floor_E_F: NonNegative          # the same errors of the best matrix of rank r
+    E_ISS: NonNegative | None  # |ISS_full - ISS_k|
+    rho_fact: float | None  # Spearman of per-fact ISS; null where either side is constant
+    svd_floor_E_F: NonNegative  # the same errors of the best matrix of rank r
     svd_floor_E_vec: NonNegative
 
 
@@ -51,7 +58,7 @@ class FullComparison(Record):
     """validation/small_model_full_comparison.json."""
 
     model: Name
-    corpus_size: Count                  # n
+    corpus_size: Count  # n
     rows: list[ComparisonRow]
     noise_floor: list[NoiseFloor]
 
@@ -61,23 +68,23 @@ class ActionValidation(Record):
 
     model: Name
     layer: Count
-    k: Count                            # rank
-    k_over_d: NonNegative               # rank over width
-    r: Count                            # columns kept
-    oversampling: Count                 # p
-    power_iterations: Count             # q
-    corpus_size: Count                  # n
-    direct_action: Literal["exact_reference", "jvp"]     # where J h comes from
-    median_cosine: float | None         # of J h and its estimate over held-out activations
+    k: Count  # rank
+    k_over_d: NonNegative  # rank over width
+    r: Count  # columns kept
+    oversampling: Count  # p
+    power_iterations: Count  # q
+    corpus_size: Count  # n
+    direct_action: Literal["exact_reference", "jvp"]  # where J h comes from
+    median_cosine: float | None  # of J h and its estimate over held-out activations
     median_relative_error: NonNegative | None
-    iss_rank_difference: NonNegative | None              # |ISS(2k) - ISS(k)|
-    iss_seed_deviation: NonNegative | None               # sample sd of ISS over sketch seeds
-    iss: float | None                   # calibration ISS at this rung
-    partner_r: Count | None             # columns of the comparison partner, 2k + p or the width
-    passed: bool                        # whether all criteria hold
-    step: Name                          # what the ladder enlarged to get here
-    reason: str | None                  # the criteria that failed, or a remark on the one that passed
-    chosen: bool                        # whether this rung is the frozen one
+    iss_rank_difference: NonNegative | None  # |ISS(2k) - ISS(k)|
+    iss_seed_deviation: NonNegative | None  # sample sd of ISS over sketch seeds
+    iss: float | None  # calibration ISS at this rung
+    partner_r: Count | None  # columns of the comparison partner, 2k + p or the width
+    passed: bool  # whether all criteria hold
+    step: Name  # what the ladder enlarged to get here
+    reason: str | None  # the criteria that failed, or a remark on the one that passed
+    chosen: bool  # whether this rung is the frozen one
 
     @model_validator(mode="after")
     def _chosen_passed(self) -> "ActionValidation":
@@ -96,7 +103,7 @@ class RankConvergence(Record):
     oversampling: Count
     power_iterations: Count
     seed: Count
-    iss: float | None                   # calibration ISS
+    iss: float | None  # calibration ISS
 
 
 class CorpusConvergence(Record):
@@ -105,7 +112,7 @@ class CorpusConvergence(Record):
     model: Name
     layer: Count
     n: Count
-    cosine_to_2n: float                 # of transported vectors
+    cosine_to_2n: float  # of transported vectors
     iss_difference: NonNegative | None  # |ISS_n - ISS_2n|
 
 
@@ -117,11 +124,11 @@ class SeedStability(Record):
     k: Count
     oversampling: Count
     power_iterations: Count
-    metric: Name                        # cosine, relative error, ISS, ...
+    metric: Name  # cosine, relative error, ISS, ...
     seeds: list[Count]
-    values: list[float]                 # per seed
+    values: list[float]  # per seed
     mean: float
-    sd: NonNegative                     # sample standard deviation
+    sd: NonNegative  # sample standard deviation
 
     @model_validator(mode="after")
     def _shapes(self) -> "SeedStability":
@@ -137,14 +144,14 @@ class FrozenLayer(Record):
     oversampling: Count | None = None
     power_iterations: Count | None = None
     corpus_size: Count | None = None
-    step: str | None                    # the ladder step that led here
+    step: str | None  # the ladder step that led here
 
 
 class Whitening(Record):
     """Ledoit-Wolf regularisation of one layer's calibration rows, relative to tr(Sigma)/d."""
 
-    iss: NonNegative                    # of transported states
-    raw: NonNegative                    # of raw states
+    iss: NonNegative  # of transported states
+    raw: NonNegative  # of raw states
 
 
 class FreezeManifest(Record):
@@ -152,12 +159,12 @@ class FreezeManifest(Record):
 
     schema_: Literal["freeze/1"] = Field(alias="schema")
     model: Name
-    settings: dict[str, Any]            # the settings, whole
+    settings: dict[str, Any]  # the settings, whole
     corpus_sha256: Sha256
-    layers: dict[str, FrozenLayer]      # by layer number
-    lam_rel: dict[str, Whitening]       # by layer number
-    code_sha256: Sha256                 # of the four stages
-    files: dict[str, Sha256]            # path below jacobian_iss/ -> SHA-256 of configs, validation files, factors
+    layers: dict[str, FrozenLayer]  # by layer number
+    lam_rel: dict[str, Whitening]  # by layer number
+    code_sha256: Sha256  # of the four stages
+    files: dict[str, Sha256]  # path below jacobian_iss/ -> SHA-256 of configs, validation files, factors
 
 
 class FactLayer(Record):
@@ -165,18 +172,20 @@ class FactLayer(Record):
 
     model: Name
     layer: Count
-    fact: Name                          # relation/subject
+    fact: Name  # relation/subject
     relation: Name
     metric: Metric
-    s_plus: float | None                # similarity of the fact across condition families
-    s_minus: float | None               # similarity to other facts of its relation
+    s_plus: float | None  # similarity of the fact across condition families
+    s_minus: float | None  # similarity to other facts of its relation
     iss: float | None
-    reason: str | None                  # why it is undefined
+    reason: str | None  # why it is undefined
 
     @model_validator(mode="after")
     def _null_has_a_reason(self) -> "FactLayer":
         if (self.iss is None) != (self.reason is not None):
-            raise ValueError(f"reason must be given exactly where iss is null, got iss {self.iss} and reason {self.reason!r}")
+            raise ValueError(
+                f"reason must be given exactly where iss is null, got iss {self.iss} and reason {self.reason!r}"
+            )
         return self
 
 
@@ -188,15 +197,15 @@ class FactMean(Record):
     relation: Name
     metric: Metric
     iss: float | None
-    n_layers: Count                     # layers in the mean
+    n_layers: Count  # layers in the mean
     reason: str | None
 
 
 class OfficialIss(Record):
     """A mean over facts with its relation-clustered bootstrap intervals."""
 
-    mean: float                         # over facts
-    percentile: Interval                # low, high
+    mean: float  # over facts
+    percentile: Interval  # low, high
     bca: Interval
     n_facts: Count
     n_relations: Count
@@ -207,9 +216,9 @@ class LayerSummary(Record):
 
     layer: Count
     status: Literal["validated", "unresolved"]
-    iss: float | None                   # null where unresolved
-    raw_iss: float | None               # at its own regularisation
-    raw_iss_matched_lam: float | None   # at the regularisation of ISS
+    iss: float | None  # null where unresolved
+    raw_iss: float | None  # at its own regularisation
+    raw_iss_matched_lam: float | None  # at the regularisation of ISS
     lam_rel_iss: NonNegative | None
     lam_rel_raw: NonNegative | None
 
@@ -242,16 +251,16 @@ class IssSummary(Record):
     """iss_model_summary.json."""
 
     model: Name
-    window: list[Count]                 # layers asked for
+    window: list[Count]  # layers asked for
     validated_layers: list[Count]
     unresolved_layers: list[Count]
-    lam_rel: dict[str, Whitening]       # by layer number
-    ISS: OfficialIss | None             # null where no layer is validated
+    lam_rel: dict[str, Whitening]  # by layer number
+    ISS: OfficialIss | None  # null where no layer is validated
     per_layer: list[LayerSummary]
     per_relation: list[RelationSummary]
     sweep: list[SweepRow]
-    answer_accuracy: dict[str, Any]     # share of prompts answered rightly, overall and by relation and family
-    provenance: dict[str, Any]          # model, hashes of settings, corpus and code, threads
+    answer_accuracy: dict[str, Any]  # share of prompts answered rightly, overall and by relation and family
+    provenance: dict[str, Any]  # model, hashes of settings, corpus and code, threads
 
     @model_validator(mode="after")
     def _layers_agree(self) -> "IssSummary":
@@ -275,7 +284,7 @@ class RawLayer(Record):
 
 
 class RawIss(OfficialIss):
-    """raw_iss_ablation.json: the same code with identity transport, over all layers asked for; never the official metric."""
+    """raw_iss_ablation.json: identity transport, over all layers asked for; never the official metric."""
 
     model: Name
     per_layer: list[RawLayer]

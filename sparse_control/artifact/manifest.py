@@ -9,6 +9,7 @@ from pathlib import Path
 from pydantic import Field
 
 from sparse_control.artifact.records import Record, Sha256, read_record
+from sparse_control.errors import InputError
 from sparse_control.files import sha256_file, write_json
 
 NAME = "MANIFEST.json"
@@ -21,8 +22,8 @@ class Manifest(Record):
     """Relative path -> SHA-256, forward slashes."""
 
     schema_: str = Field(default=SCHEMA, alias="schema", pattern=r"^manifest/1$")
-    measurements: dict[str, Sha256] = {}    # below measurements/ and jacobian_iss/
-    tables: dict[str, Sha256] = {}          # below paper/tables/
+    measurements: dict[str, Sha256] = {}  # below measurements/ and jacobian_iss/
+    tables: dict[str, Sha256] = {}  # below paper/tables/
 
 
 def _files(root: Path, folders: tuple[str, ...], suffixes: tuple[str, ...]) -> list[str]:
@@ -37,6 +38,21 @@ def _files(root: Path, folders: tuple[str, ...], suffixes: tuple[str, ...]) -> l
 def measured_files(root: Path) -> list[str]:
     """Relative paths of every measurement: json, jsonl and yaml files below measurements/ and jacobian_iss/."""
     return _files(Path(root), ("measurements", "jacobian_iss"), MEASURED)
+
+
+def check_root(root: Path) -> None:
+    """Refuse a folder without measurements.
+
+    Raises:
+        InputError: no such folder, or nothing below measurements/ and jacobian_iss/.
+    """
+    if not Path(root).is_dir():
+        raise InputError(f"{root}: no such folder; give the one that holds measurements/ and jacobian_iss/")
+    if not measured_files(root):
+        raise InputError(
+            f"{root}: no measurements below measurements/ or jacobian_iss/; measure first (`make run`), "
+            f"or give another --root"
+        )
 
 
 def table_files(root: Path) -> list[str]:
@@ -64,14 +80,22 @@ def _hashes(root: Path, names: list[str]) -> dict[str, str]:
     return {name: sha256_file(Path(root, name)) for name in names}
 
 
-def write_manifest(root: Path) -> Path:
+def write_manifest(root: Path, below: str | None = None) -> Path:
     """Record the measurements of `root` as they stand; for the run that made them. Tables keep their entries.
+
+    Args:
+        root: the folder measured into.
+        below: "measurements" or "jacobian_iss", what the run measured; the other keeps its entries. None is both.
 
     Raises:
         InputError: a file cannot be read, the old manifest is broken, or the new one cannot be written.
     """
     old = read_manifest(root) or Manifest()
-    return _write(root, measurements=_hashes(root, measured_files(root)), tables=old.tables)
+    if below is None:
+        return _write(root, measurements=_hashes(root, measured_files(root)), tables=old.tables)
+    kept = {name: sha256 for name, sha256 in old.measurements.items() if not name.startswith(f"{below}/")}
+    measured = _hashes(root, _files(Path(root), (below,), MEASURED))
+    return _write(root, measurements=dict(sorted((kept | measured).items())), tables=old.tables)
 
 
 def write_table_manifest(root: Path) -> Path:

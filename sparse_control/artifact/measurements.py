@@ -18,8 +18,8 @@ Readouts = Annotated[list[float], Field(min_length=1)]
 class GateCount(Record):
     """Pairs of one split before and after the baseline gate."""
 
-    built: Count                        # pairs drawn
-    kept: Count                         # pairs whose gap reaches the minimum
+    built: Count  # pairs drawn
+    kept: Count  # pairs whose gap reaches the minimum
 
     @model_validator(mode="after")
     def _kept_of_built(self) -> "GateCount":
@@ -31,44 +31,44 @@ class GateCount(Record):
 class Gate(Record):
     """The baseline gate, before any intervention."""
 
-    minimum_gap: NonNegative            # g_min, logits
-    fit: GateCount                      # pairs the selector sees
-    evaluate: GateCount                 # pairs the axes are measured on
-    reuse: GateCount                    # unseen pairs of the reuse axis
+    minimum_gap: NonNegative  # g_min, logits
+    fit: GateCount  # pairs the selector sees
+    evaluate: GateCount  # pairs the axes are measured on
+    reuse: GateCount  # unseen pairs of the reuse axis
 
 
 class Selection(Record):
     """How the support was chosen, on the fitting split."""
 
-    path: list[float]                   # fit after each site was added (R^2, or coverage)
-    stop_reason: Name                   # why the selector stopped
+    path: list[float]  # fit after each site was added (R^2, or coverage)
+    stop_reason: Name  # why the selector stopped
     predicted_additivity: float | None  # progress that the sum of single-site effects predicts
-    measured_additivity: float | None   # progress the joint patch has
+    measured_additivity: float | None  # progress the joint patch has
 
 
 class Effects(Record):
     """Where the effect columns of the selector come from."""
 
     kind: Literal["first_order", "measured"]
-    check_sites: Count                  # sites whose first-order effect was compared with a patch
-    check_pearson: float | None         # correlation of the two over these sites
+    check_sites: Count  # sites whose first-order effect was compared with a patch
+    check_pearson: float | None  # correlation of the two over these sites
 
 
 class Norms(Record):
     """Units of the strengths, site by site."""
 
-    direction: list[NonNegative]        # mean ||d_s||
-    activation: list[NonNegative]       # mean ||a_s||
+    direction: list[NonNegative]  # mean ||d_s||
+    activation: list[NonNegative]  # mean ||a_s||
 
 
 class Evaluation(Record):
     """Readouts at every dose on the evaluation pairs."""
 
-    pairs: Annotated[list[Name], Field(min_length=1)]   # pair ids
-    source: Readouts                    # y on the source input, per pair
-    target: Readouts                    # y on the target input, per pair
-    doses: Readouts                     # gamma
-    patched: list[Readouts]             # y on the source input under the patch: per dose, per pair
+    pairs: Annotated[list[Name], Field(min_length=1)]  # pair ids
+    source: Readouts  # y on the source input, per pair
+    target: Readouts  # y on the target input, per pair
+    doses: Readouts  # gamma
+    patched: list[Readouts]  # y on the source input under the patch: per dose, per pair
 
     @model_validator(mode="after")
     def _shapes(self) -> "Evaluation":
@@ -88,19 +88,19 @@ class Evaluation(Record):
 class Reversal(Record):
     """The opposite patch on the target side."""
 
-    reversed: Readouts                  # y on the target input at dose -1, per evaluation pair
+    reversed: Readouts  # y on the target input at dose -1, per evaluation pair
 
 
 class Endpoint(Record):
     """One requested value and where the feedback loop ended."""
 
-    target: float                       # m*, the requested mean margin
-    initial_margin: float               # M(0)
-    terminal_margin: float              # M at the last dose read
-    terminal_dose: float                # that dose
-    readouts: Annotated[int, Field(ge=1)]               # evaluations of M, the zero-dose one included
-    stop_reason: Name                   # e.g. within tolerance, readouts used up
-    clipped: bool                       # whether a dose was held at its limit
+    target: float  # m*, the requested mean margin
+    initial_margin: float  # M(0)
+    terminal_margin: float  # M at the last dose read
+    terminal_dose: float  # that dose
+    readouts: Annotated[int, Field(ge=1)]  # evaluations of M, the zero-dose one included
+    stop_reason: Name  # e.g. within tolerance, readouts used up
+    clipped: bool  # whether a dose was held at its limit
     trajectory: Annotated[list[Annotated[list[float], Field(min_length=2, max_length=2)]], Field(min_length=1)]
     # [dose, M(dose)] in order
 
@@ -117,8 +117,8 @@ class Endpoint(Record):
 class Feedback(Record):
     """The feedback axis of one seed."""
 
-    gain: float                         # eta, fixed
-    tolerance: NonNegative              # largest error that is a hit
+    gain: float  # eta, fixed
+    tolerance: NonNegative  # largest error that is a hit
     endpoints: list[Endpoint]
 
 
@@ -126,7 +126,7 @@ class Preservation(Record):
     """Off-target prompts at the nominal dose."""
 
     prompts: Annotated[list[Name], Field(min_length=1)]  # prompt ids
-    kl: Readouts                        # KL(unpatched || patched) over the whole vocabulary, nats, per prompt
+    kl: Readouts  # KL(unpatched || patched) over the whole vocabulary, nats, per prompt
 
     @model_validator(mode="after")
     def _shapes(self) -> "Preservation":
@@ -137,12 +137,12 @@ class Preservation(Record):
 class Reuse(Record):
     """Unseen pairs, with strengths fitted there and with the whole intervention carried over."""
 
-    pairs: Annotated[list[Name], Field(min_length=1)]   # pair ids
-    source: Readouts                    # y on the source input, per pair
-    target: Readouts                    # y on the target input, per pair
-    refit: Readouts                     # y under the support with strengths fitted on these pairs
-    frozen: Readouts                    # y under the intervention as it was, dose 1 included
-    refit_strengths: list[float]        # per site
+    pairs: Annotated[list[Name], Field(min_length=1)]  # pair ids
+    source: Readouts  # y on the source input, per pair
+    target: Readouts  # y on the target input, per pair
+    refit: Readouts  # y under the support with strengths fitted on these pairs
+    frozen: Readouts  # y under the intervention as it was, dose 1 included
+    refit_strengths: list[float]  # per site
 
     @model_validator(mode="after")
     def _shapes(self) -> "Reuse":
@@ -155,15 +155,16 @@ class Reuse(Record):
 class Provenance(Record):
     """What a measurement was made with; no times, so that a rerun is byte-identical."""
 
-    model: dict[str, Any]               # name, revision, weights and tokenizer hashes, dtype, device, versions
-    params_sha256: Sha256               # of the settings
-    code_sha256: Sha256                 # of the code that measured
-    seed: Count                         # as the record's
+    model: dict[str, Any]  # name, revision, weights and tokenizer hashes, dtype, device, versions
+    params_sha256: Sha256  # of the settings
+    code_sha256: Sha256  # of the code that measured
+    seed: Count  # as the record's
     threads: Annotated[int, Field(ge=1)]
 
 
 SECTIONS = (
-    "support", "strengths", "selection", "effects", "norms", "evaluate", "reversal", "feedback", "preservation", "reuse",
+    "support", "strengths", "selection", "effects", "norms", "evaluate", "reversal", "feedback", "preservation",
+    "reuse",
 )  # fmt: skip
 
 
@@ -171,15 +172,15 @@ class Measurement(Record):
     """One seed of one (model, task, selector, condition). Where `supported` is false every section is null."""
 
     schema_: Literal["six-axis/1"] = Field(alias="schema")
-    model: Name                         # registry name or hub id
-    task: Name                          # e.g. ioi
-    selector: Name                      # e.g. coverage_driver
-    condition: Literal["P", "F"]        # directions of the evaluation pair, or means of the fitting split
+    model: Name  # registry name or hub id
+    task: Name  # e.g. ioi
+    selector: Name  # e.g. coverage_driver
+    condition: Literal["P", "F"]  # directions of the evaluation pair, or means of the fitting split
     seed: Count
-    supported: bool                     # whether enough pairs pass the baseline gate
+    supported: bool  # whether enough pairs pass the baseline gate
     gate: Gate
-    support: list[SiteName] | None      # S
-    strengths: list[float] | None       # beta, per site
+    support: list[SiteName] | None  # S
+    strengths: list[float] | None  # beta, per site
     selection: Selection | None
     effects: Effects | None
     norms: Norms | None
@@ -194,7 +195,11 @@ class Measurement(Record):
     def _consistent(self) -> "Measurement":
         for name in SECTIONS:
             if (getattr(self, name) is None) is self.supported:
-                rule = "must be given where supported is true" if self.supported else "must be null where supported is false"
+                rule = (
+                    "must be given where supported is true"
+                    if self.supported
+                    else "must be null where supported is false"
+                )
                 raise ValueError(f"{name} {rule}")
         if self.provenance.seed != self.seed:
             raise ValueError(f"provenance.seed must be the record's seed {self.seed}, got {self.provenance.seed}")

@@ -19,8 +19,8 @@ from sparse_control.project import project_folder
 
 _TEX = {
     "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#", "%": r"\%", "_": r"\_",
-    "^": r"\textasciicircum{}", "~": r"\textasciitilde{}", "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}",
-    '"': r"\textquotedbl{}", "`": r"\textasciigrave{}",
+    "^": r"\textasciicircum{}", "~": r"\textasciitilde{}", "<": r"\textless{}", ">": r"\textgreater{}",
+    "|": r"\textbar{}", '"': r"\textquotedbl{}", "`": r"\textasciigrave{}",
     "[": "{[}", "]": "{]}", "*": "{*}",       # after a row break, and in a caption, these delimit arguments
     "—": "---", "–": "--", "−": r"\ensuremath{-}", "±": r"\ensuremath{\pm}", "≤": r"\ensuremath{\le}",
     "≥": r"\ensuremath{\ge}", "×": r"\ensuremath{\times}", "ρ": r"\ensuremath{\rho}", "λ": r"\ensuremath{\lambda}",
@@ -29,7 +29,7 @@ _TEX = {
 
 def escape_tex(value: object) -> str:
     """Any value as LaTeX that prints it: special characters escaped, what the fonts lack as its code point."""
-    text = re.sub(r"([-,'])(?=\1)", "\\1\0", str(value))      # doubled they are ligatures; the mark keeps them apart
+    text = re.sub(r"([-,'])(?=\1)", "\\1\0", str(value))  # doubled they are ligatures; the mark keeps them apart
     return "".join(map(_escape_character, text))
 
 
@@ -114,8 +114,7 @@ def reproduce(root: Path, out: Path | None = None) -> list[Path]:
         InputError: no measurements, a broken record or template, or files that cannot be written.
     """
     root = Path(root)
-    if not root.is_dir() or not manifest.measured_files(root):
-        raise InputError(f"{root}: no measurements below measurements/ or jacobian_iss/; measure first (`make run`), or give another --root")
+    manifest.check_root(root)
     home = root / "paper" / "tables"
     folder = home if out is None else Path(out)
     project = project_folder()

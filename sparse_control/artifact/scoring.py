@@ -1,4 +1,4 @@
-"""Six axes for somebody else's intervention, from a JSON file of readouts (source document, Score your own intervention).
+"""Six axes for somebody else's intervention, from a JSON file of readouts (source document, 08).
 
     {
       "schema": "score/1",
@@ -6,20 +6,20 @@
       "tolerance": 0.3,                             for feedback; logits or whatever unit the readouts have
       "seeds": [{
         "seed": 0,
-        "source": [y, ...], "target": [y, ...],     readouts on the source and on the target inputs, per pair
+        "source": [y, ...], "target": [y, ...],     readouts on the source and on the targets, per pair
         "patched": [y, ...],                        01 on the source inputs under the patch at dose 1
         "reversed": [y, ...],                       02 on the target inputs under the opposite patch
-        "doses": [g, ...],                          03 with patched_by_dose: per dose, per pair; or with progress: per dose
+        "doses": [g, ...],                          03 with patched_by_dose (per dose, per pair) or progress
         "patched_by_dose": [[y, ...], ...],
         "progress": [p, ...],
-        "feedback": [{"target": m, "initial_margin": m0, "terminal_margin": m1, "readouts": n}, ...],    04
+        "feedback": [{"target": m, "initial_margin": m0, "terminal_margin": m1, "readouts": n}, ...],   04
         "kl": [nats, ...],                          05 per off-target prompt
         "reuse": {"source": [y, ...], "target": [y, ...], "refit": [y, ...], "frozen": [y, ...]}          06
       }, ...]
     }
 
-Only `schema`, `seeds` and `seed` must be there. An axis is scored over the seeds that have its readouts; one that no seed
-has is "not measured". `examples/score_example.json` has every field.
+Only `schema`, `seeds` and `seed` must be there. An axis is scored over the seeds that have its readouts; one that
+no seed has is "not measured". `examples/score_example.json` has every field.
 """
 
 from collections.abc import Callable
@@ -38,19 +38,19 @@ Readouts = Annotated[list[float], Field(min_length=1)]
 class ScoredEndpoint(Record):
     """One requested value of the feedback loop."""
 
-    target: float                       # m*
-    initial_margin: float               # M at dose 0
-    terminal_margin: float              # M at the last dose
-    readouts: Count | None = None       # evaluations of M
+    target: float  # m*
+    initial_margin: float  # M at dose 0
+    terminal_margin: float  # M at the last dose
+    readouts: Count | None = None  # evaluations of M
 
 
 class ScoredReuse(Record):
     """Margins on unseen pairs."""
 
-    source: Readouts                    # on the source inputs, per pair
-    target: Readouts                    # on the target inputs
-    refit: Readouts | None = None       # strengths fitted there
-    frozen: Readouts | None = None      # everything carried over
+    source: Readouts  # on the source inputs, per pair
+    target: Readouts  # on the target inputs
+    refit: Readouts | None = None  # strengths fitted there
+    frozen: Readouts | None = None  # everything carried over
 
     @model_validator(mode="after")
     def _shapes(self) -> "ScoredReuse":
@@ -63,15 +63,15 @@ class ScoredSeed(Record):
     """The readouts of one seed; what was not measured is left out."""
 
     seed: Count
-    source: Readouts | None = None              # y on the source inputs, per pair
-    target: Readouts | None = None              # y on the target inputs, per pair
-    patched: Readouts | None = None             # y on the source inputs at dose 1
-    reversed: Readouts | None = None            # y on the target inputs at dose -1
-    doses: Readouts | None = None               # gamma
-    patched_by_dose: list[Readouts] | None = None   # y per dose, per pair
-    progress: Readouts | None = None            # instead: progress per dose
+    source: Readouts | None = None  # y on the source inputs, per pair
+    target: Readouts | None = None  # y on the target inputs, per pair
+    patched: Readouts | None = None  # y on the source inputs at dose 1
+    reversed: Readouts | None = None  # y on the target inputs at dose -1
+    doses: Readouts | None = None  # gamma
+    patched_by_dose: list[Readouts] | None = None  # y per dose, per pair
+    progress: Readouts | None = None  # instead: progress per dose
     feedback: list[ScoredEndpoint] | None = None
-    kl: Readouts | None = None                  # nats, per off-target prompt
+    kl: Readouts | None = None  # nats, per off-target prompt
     reuse: ScoredReuse | None = None
 
     @model_validator(mode="after")
@@ -80,11 +80,17 @@ class ScoredSeed(Record):
         if needs_pairs and (self.source is None or self.target is None):
             raise ValueError(f"{needs_pairs[0]} needs source and target beside it")
         if self.source is not None:
-            given = {name: values for name in ("target", "patched", "reversed") if (values := getattr(self, name)) is not None}
+            given = {
+                name: values
+                for name in ("target", "patched", "reversed")
+                if (values := getattr(self, name)) is not None
+            }
             same_length("source", len(self.source), **given)
         curves = [name for name in ("patched_by_dose", "progress") if getattr(self, name) is not None]
         if len(curves) != (self.doses is not None):
-            raise ValueError(f"doses must come with one of patched_by_dose and progress, got {' and '.join(curves) or 'neither'}")
+            raise ValueError(
+                f"doses must come with one of patched_by_dose and progress, got {' and '.join(curves) or 'neither'}"
+            )
         if curves:
             same_length("doses", len(self.doses), **{curves[0]: getattr(self, curves[0])})
         for index, row in enumerate(self.patched_by_dose or []):
@@ -97,7 +103,7 @@ class ScoreFile(Record):
 
     schema_: Literal["score/1"] = Field(alias="schema")
     name: str = "intervention"
-    tolerance: NonNegative | None = None        # of the feedback axis
+    tolerance: NonNegative | None = None  # of the feedback axis
     seeds: Annotated[list[ScoredSeed], Field(min_length=1)]
 
     @model_validator(mode="after")
@@ -126,14 +132,18 @@ def score(content: ScoreFile) -> dict[str, dict[str, Any]]:
     """
     statistics: dict[str, tuple[str, Callable[[list[ScoredSeed]], dict[str, Any]]]] = {
         "reachability": ("patched", lambda seeds: axes.reachability([(s.source, s.target, s.patched) for s in seeds])),
-        "signed_reversal": ("reversed", lambda seeds: axes.signed_reversal([(s.source, s.target, s.reversed) for s in seeds])),
+        "signed_reversal": (
+            "reversed",
+            lambda seeds: axes.signed_reversal([(s.source, s.target, s.reversed) for s in seeds]),
+        ),
         "dose_response": ("doses", lambda seeds: axes.dose_response([_dose(s) for s in seeds])),
         "feedback": ("feedback", lambda seeds: _feedback(seeds, content.tolerance)),
         "preservation": ("kl", lambda seeds: axes.preservation({s.seed: s.kl for s in seeds})),
         "reuse": (
-            "reuse", lambda seeds: axes.reuse([(s.reuse.source, s.reuse.target, s.reuse.refit, s.reuse.frozen) for s in seeds])
+            "reuse",
+            lambda seeds: axes.reuse([(s.reuse.source, s.reuse.target, s.reuse.refit, s.reuse.frozen) for s in seeds]),
         ),
-    }  # fmt: skip
+    }
     result = {}
     for axis, (needed, statistic) in statistics.items():
         seeds = [seed for seed in content.seeds if getattr(seed, needed)]

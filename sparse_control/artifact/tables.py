@@ -22,7 +22,7 @@ from sparse_control.files import read_text
 
 NOT_SUPPORTED = "not supported by this model"
 MEASURED = "measured"
-VALIDATED, ASKED = "validated layers", "all layers"     # rows over the window: of ISS, and of the Raw-ISS ablation
+VALIDATED, ASKED = "validated layers", "all layers"  # rows over the window: of ISS, and of the Raw-ISS ablation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,7 @@ class Records:
 
     measurements: tuple[Measurement, ...] = ()
     iss: IssRecords = field(default_factory=IssRecords)
-    published: dict[str, Any] = field(default_factory=dict)      # paper/published.yaml
+    published: dict[str, Any] = field(default_factory=dict)  # paper/published.yaml
 
 
 def read_published(project: Path) -> dict[str, Any]:
@@ -75,21 +75,39 @@ def _frame(columns: Sequence[str], rows: Iterable[dict[str, Any]]) -> pd.DataFra
 # --- internal state stability ---------------------------------------------------------------------------------------
 
 ESTIMATOR_COLUMNS = (
-    "model", "layer", "status", "k", "k_over_d", "p", "q", "n", "step", "median_cosine", "median_relative_error",
-    "iss_rank_difference", "iss_seed_deviation", "rungs", "reason",
-)  # fmt: skip
+    "model",
+    "layer",
+    "status",
+    "k",
+    "k_over_d",
+    "p",
+    "r",
+    "q",
+    "n",
+    "step",
+    "median_cosine",
+    "median_relative_error",
+    "iss_rank_difference",
+    "iss_seed_deviation",
+    "rungs",
+    "reason",
+)
 
 
 def estimator_validation(records: Records) -> pd.DataFrame:
     """Per layer the frozen rung, or the last one tried where none passed (ISS source document, 7.4 and 12)."""
-    ordered = sorted(records.iss.actions, key=lambda row: (row.model, row.layer))      # stable: rungs keep their order
+    ordered = sorted(records.iss.actions, key=lambda row: (row.model, row.layer))  # stable: rungs keep their order
     rows = []
     for (model, layer), group in groupby(ordered, key=lambda row: (row.model, row.layer)):
         rungs = list(group)
         chosen = [rung for rung in rungs if rung.chosen]
         if len(chosen) > 1:
-            raise InputError(f"per_model_action_validation.jsonl: layer {layer} of {model} has {len(chosen)} chosen rungs")
-        rows.append(_estimator_row((chosen or rungs)[-1], status="validated" if chosen else "unresolved", rungs=len(rungs)))
+            raise InputError(
+                f"per_model_action_validation.jsonl: layer {layer} of {model} has {len(chosen)} chosen rungs"
+            )
+        rows.append(
+            _estimator_row((chosen or rungs)[-1], status="validated" if chosen else "unresolved", rungs=len(rungs))
+        )
     return _frame(ESTIMATOR_COLUMNS, rows)
 
 
@@ -100,8 +118,16 @@ def _estimator_row(rung: ActionValidation, *, status: str, rungs: int) -> dict[s
 
 
 RANK_MEANS = (
-    "E_F", "E_vec", "C_vec", "E_vec_centred", "C_vec_centred", "E_ISS", "rho_fact", "svd_floor_E_F", "svd_floor_E_vec",
-)  # fmt: skip
+    "E_F",
+    "E_vec",
+    "C_vec",
+    "E_vec_centred",
+    "C_vec_centred",
+    "E_ISS",
+    "rho_fact",
+    "svd_floor_E_F",
+    "svd_floor_E_vec",
+)
 RANK_KEYS = ("layer", "estimator", "probe", "p", "q", "k", "r")
 RANK_COLUMNS = ("model", "n", *RANK_KEYS, "seeds", *RANK_MEANS, "E_vec_sd", "noise_floor_E_F", "noise_floor_E_vec")
 
@@ -131,9 +157,22 @@ def rank_curve(records: Records) -> pd.DataFrame:
 
 
 OFFICIAL_COLUMNS = (
-    "model", "layer", "status", "iss", "iss_bca_low", "iss_bca_high", "iss_percentile_low", "iss_percentile_high",
-    "raw_iss", "raw_iss_bca_low", "raw_iss_bca_high", "raw_iss_matched_lam", "lam_rel_iss", "lam_rel_raw", "n_facts",
-)  # fmt: skip
+    "model",
+    "layer",
+    "status",
+    "iss",
+    "iss_bca_low",
+    "iss_bca_high",
+    "iss_percentile_low",
+    "iss_percentile_high",
+    "raw_iss",
+    "raw_iss_bca_low",
+    "raw_iss_bca_high",
+    "raw_iss_matched_lam",
+    "lam_rel_iss",
+    "lam_rel_raw",
+    "n_facts",
+)
 
 
 def official_iss(records: Records) -> pd.DataFrame:
@@ -150,18 +189,25 @@ def official_iss(records: Records) -> pd.DataFrame:
             by_layer.setdefault((fact.metric, fact.layer), {})[fact.fact] = fact.iss
     rows: list[dict[str, Any]] = []
     for layer in sorted(summary.per_layer, key=lambda row: row.layer):
-        rows.append(_over_layers(by_layer, summary.validated_layers, [layer.layer]) | {
-            "layer": str(layer.layer), "raw_iss_matched_lam": layer.raw_iss_matched_lam,
-            "lam_rel_iss": layer.lam_rel_iss, "lam_rel_raw": layer.lam_rel_raw,
-        })  # fmt: skip
+        rows.append(
+            _over_layers(by_layer, summary.validated_layers, [layer.layer])
+            | {
+                "layer": str(layer.layer),
+                "raw_iss_matched_lam": layer.raw_iss_matched_lam,
+                "lam_rel_iss": layer.lam_rel_iss,
+                "lam_rel_raw": layer.lam_rel_raw,
+            }
+        )
     rows.append(
         _over_layers(by_layer, summary.validated_layers, summary.validated_layers)
-        | {"layer": VALIDATED} | _intervals("iss", summary.ISS)
-    )  # fmt: skip
+        | {"layer": VALIDATED}
+        | _intervals("iss", summary.ISS)
+    )
     rows.append(
         _over_layers(by_layer, summary.validated_layers, summary.window)
-        | {"layer": ASKED} | _intervals("raw_iss", raw)
-    )  # fmt: skip
+        | {"layer": ASKED, "iss": None}
+        | _intervals("raw_iss", raw)
+    )
     return _frame(OFFICIAL_COLUMNS, [row | {"model": summary.model} for row in rows])
 
 
@@ -188,7 +234,11 @@ def _intervals(name: str, source: Any) -> dict[str, Any]:
     if source is None:
         return {}
     kinds = ("bca", "percentile")
-    return {f"{name}_{kind}_{end}": getattr(source, kind)[side] for kind in kinds for side, end in enumerate(("low", "high"))}
+    return {
+        f"{name}_{kind}_{end}": getattr(source, kind)[side]
+        for kind in kinds
+        for side, end in enumerate(("low", "high"))
+    }
 
 
 RELATION_COLUMNS = ("model", "relation", "iss", "raw_iss", "n_facts")
@@ -204,10 +254,15 @@ def relations(records: Records) -> pd.DataFrame:
             metric: [fact.iss for fact in facts if fact.metric == metric and fact.iss is not None]
             for metric in ("ISS", "Raw-ISS")
         }
-        rows.append({
-            "model": model, "relation": relation, "iss": axes.mean_or_none(values["ISS"]),
-            "raw_iss": axes.mean_or_none(values["Raw-ISS"]), "n_facts": len({fact.fact for fact in facts}),
-        })  # fmt: skip
+        rows.append(
+            {
+                "model": model,
+                "relation": relation,
+                "iss": axes.mean_or_none(values["ISS"]),
+                "raw_iss": axes.mean_or_none(values["Raw-ISS"]),
+                "n_facts": len({fact.fact for fact in facts}),
+            }
+        )
     return _frame(RELATION_COLUMNS, rows)
 
 
@@ -236,11 +291,17 @@ def seed_stability(records: Records) -> pd.DataFrame:
     latest: dict[tuple[str, int, str], dict[str, Any]] = {}
     for row in records.iss.seed_stability:
         if settings.get((row.model, row.layer)) == (row.k, row.oversampling, row.power_iterations):
-            latest[row.model, row.layer, row.metric] = {   # a setting tried again on a larger corpus comes later
-                "model": row.model, "layer": row.layer, "k": row.k, "p": row.oversampling, "q": row.power_iterations,
-                "metric": row.metric, "seeds": len(row.seeds), "mean": axes.mean_or_none(row.values),
+            latest[row.model, row.layer, row.metric] = {  # a setting tried again on a larger corpus comes later
+                "model": row.model,
+                "layer": row.layer,
+                "k": row.k,
+                "p": row.oversampling,
+                "q": row.power_iterations,
+                "metric": row.metric,
+                "seeds": len(row.seeds),
+                "mean": axes.mean_or_none(row.values),
                 "sd": axes.deviation_or_none(row.values),
-            }  # fmt: skip
+            }
     return _frame(STABILITY_COLUMNS, latest.values())
 
 
@@ -301,14 +362,18 @@ def _feedback(seeds: list[Measurement]) -> dict[str, Any]:
     return axes.feedback(
         [
             {
-                "target": end.target, "terminal_margin": end.terminal_margin, "initial_margin": end.initial_margin,
-                "tolerance": s.feedback.tolerance, "readouts": end.readouts, "clipped": end.clipped,
+                "target": end.target,
+                "terminal_margin": end.terminal_margin,
+                "initial_margin": end.initial_margin,
+                "tolerance": s.feedback.tolerance,
+                "readouts": end.readouts,
+                "clipped": end.clipped,
                 "diverged": end.stop_reason == "diverged",
             }
             for s in seeds
             for end in s.feedback.endpoints
         ]
-    )  # fmt: skip
+    )
 
 
 def _preservation(seeds: list[Measurement]) -> dict[str, Any]:
@@ -320,13 +385,27 @@ def _reuse(seeds: list[Measurement]) -> dict[str, Any]:
 
 
 REACHABILITY_COLUMNS = (
-    "rel_tar_mean", "rel_tar_sd", "passes_0.30", "passes_0.35", "passes_0.40", "passes_0.45", "passes_0.50",
-)  # fmt: skip
+    "rel_tar_mean",
+    "rel_tar_sd",
+    "passes_0.30",
+    "passes_0.35",
+    "passes_0.40",
+    "passes_0.45",
+    "passes_0.50",
+)
 REVERSAL_COLUMNS = ("ratio_mean", "ratio_sd", "infinite", "undefined", "passes")
 DOSE_COLUMNS = ("rho_mean", "ordered", "reversed", "undefined")
 FEEDBACK_COLUMNS = (
-    "hits", "endpoints", "mae", "readouts_mean", "already_met", "hits_not_already_met", "clipped", "diverged", "tolerance",
-)  # fmt: skip
+    "hits",
+    "endpoints",
+    "mae",
+    "readouts_mean",
+    "already_met",
+    "hits_not_already_met",
+    "clipped",
+    "diverged",
+    "tolerance",
+)
 PRESERVATION_COLUMNS = ("n", "mean", "median", "p95", "max", "seed_mean_passes", "every_prompt_passes")
 REUSE_COLUMNS = ("refit_mean", "refit_sd", "frozen_mean", "frozen_sd", "no_gap")
 
@@ -370,9 +449,18 @@ AXES = {
     "reuse": (REUSE_COLUMNS, _reuse),
 }
 SUMMARY_COLUMNS = (
-    "rel_tar_mean", "passes_0.40", "ratio_mean", "passes", "ordered", "hits", "endpoints", "median", "seed_mean_passes",
-    "refit_mean", "frozen_mean",
-)  # fmt: skip
+    "rel_tar_mean",
+    "passes_0.40",
+    "ratio_mean",
+    "passes",
+    "ordered",
+    "hits",
+    "endpoints",
+    "median",
+    "seed_mean_passes",
+    "refit_mean",
+    "frozen_mean",
+)
 
 
 def summary(records: Records) -> pd.DataFrame:
@@ -386,12 +474,26 @@ def summary(records: Records) -> pd.DataFrame:
 
 
 TOTALS = {
-    "passes_0.40": "n_seeds", "passes": "n_seeds", "ordered": "n_seeds", "reversed": "n_seeds", "hits": "endpoints",
-    "seed_mean_passes": "n_seeds", "every_prompt_passes": "n_seeds",
-}  # fmt: skip
+    "passes_0.40": "n_seeds",
+    "passes": "n_seeds",
+    "ordered": "n_seeds",
+    "reversed": "n_seeds",
+    "hits": "endpoints",
+    "seed_mean_passes": "n_seeds",
+    "every_prompt_passes": "n_seeds",
+}
 PUBLISHED_COLUMNS = (
-    "source_table", "task", "selector", "condition", "statistic", "published", "published_note", "model", "ours", "ours_of",
-)  # fmt: skip
+    "source_table",
+    "task",
+    "selector",
+    "condition",
+    "statistic",
+    "published",
+    "published_note",
+    "model",
+    "ours",
+    "ours_of",
+)
 
 
 def published(records: Records) -> pd.DataFrame:
@@ -408,10 +510,18 @@ def published(records: Records) -> pd.DataFrame:
                 frame = frames[axis_of[entry["statistic"]] if table == "summary" else table]
                 ours = _matching(frame, key | {"model": model})
                 total = ours.get(TOTALS.get(entry["statistic"]))
-                rows.append({
-                    "source_table": table, **key, "statistic": entry["statistic"], "published": entry.get("printed"),
-                    "published_note": entry.get("note"), "model": model, "ours": ours.get(entry["statistic"]), "ours_of": total,
-                })  # fmt: skip
+                rows.append(
+                    {
+                        "source_table": table,
+                        **key,
+                        "statistic": entry["statistic"],
+                        "published": entry.get("printed"),
+                        "published_note": entry.get("note"),
+                        "model": model,
+                        "ours": ours.get(entry["statistic"]),
+                        "ours_of": total,
+                    }
+                )
     return _frame(PUBLISHED_COLUMNS, rows)
 
 

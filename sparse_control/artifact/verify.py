@@ -22,7 +22,7 @@ from sparse_control.errors import InputError
 from sparse_control.files import read_text, sha256_file
 from sparse_control.iss.uncertainty import relation_bootstrap
 
-CELL_TOLERANCE = 1e-9       # relative; the same sum may round differently on another machine
+CELL_TOLERANCE = 1e-9  # relative; the same sum may round differently on another machine
 # the modules whose closures code_sha256 covers, in six-axis records and in the freeze manifest
 SIX_AXIS_CODE = ("sparse_control.protocol.study",)
 ISS_CODE = tuple(f"sparse_control.stages.{name}" for name in ("a_reference", "b_validate", "c_freeze", "d_official"))
@@ -47,10 +47,7 @@ def verify(root: Path, project: Path) -> list[Check]:
         InputError: nothing can be checked: the folder is missing, unreadable, or without any measurement.
     """
     root, project = Path(root), Path(project)
-    if not root.is_dir():
-        raise InputError(f"{root}: no such folder; give the folder that holds measurements/ and jacobian_iss/")
-    if not manifest.measured_files(root):
-        raise InputError(f"{root}: no measurements below measurements/ or jacobian_iss/; measure first (`make run`), or give another --root")
+    manifest.check_root(root)
     checks = [*_manifest(root)]
     records, read = _records(root, project)
     checks += read
@@ -106,7 +103,9 @@ def _frozen(root: Path, freeze: FreezeManifest | None) -> Iterator[Check]:
         path = next((place for place in (root / "jacobian_iss" / name, root / name) if place.is_file()), None)
         if path is not None:
             found = sha256_file(path)
-            verdict = ("ok", "") if found == expected else ("FAIL", f"{name} changed (SHA-256 {found}, frozen {expected})")
+            verdict = (
+                ("ok", "") if found == expected else ("FAIL", f"{name} changed (SHA-256 {found}, frozen {expected})")
+            )
             yield Check(f"frozen {name}", *verdict)
         else:
             yield Check(f"frozen {name}", "skip", "not in this folder; `dvc pull` brings what is versioned")
@@ -125,7 +124,9 @@ def _records(root: Path, project: Path) -> tuple[Records | None, list[Check]]:
         measurements += rows or []
     for field, (name, _) in FILES.items():
         if (root / "jacobian_iss" / name).exists():
-            fields[field], check = _attempt(f"records jacobian_iss/{name}", lambda field=field: read_iss_file(root, field))
+            fields[field], check = _attempt(
+                f"records jacobian_iss/{name}", lambda field=field: read_iss_file(root, field)
+            )
             checks.append(check)
     if any(check.status == "FAIL" for check in checks):
         return None, checks
@@ -139,7 +140,9 @@ def _summary(iss: IssRecords) -> Iterator[Check]:
         return
     settings = iss.freeze.settings.get("iss", {})
     for metric, stored in (("ISS", iss.summary.ISS), ("Raw-ISS", iss.raw)):
-        facts = [row for row in iss.facts if (row.model, row.metric) == (iss.summary.model, metric) and row.iss is not None]
+        facts = [
+            row for row in iss.facts if (row.model, row.metric) == (iss.summary.model, metric) and row.iss is not None
+        ]
         if stored is None and not facts:
             continue
         name = f"stored mean and intervals of {metric}"
@@ -186,7 +189,11 @@ def _cells(root: Path, name: str, frame: pd.DataFrame) -> Iterator[Check]:
     expected, saved = (list(csv.reader(io.StringIO(part))) for part in (csv_text(frame), text))
     if len(saved) != len(expected) or saved[:1] != expected[:1]:
         shape = f"expected {len(expected) - 1} rows with columns {','.join(expected[0])}"
-        yield Check(title, "FAIL", f"{place}: {shape}, got {len(saved) - 1} rows with columns {','.join(saved[0] if saved else [])}")
+        yield Check(
+            title,
+            "FAIL",
+            f"{place}: {shape}, got {len(saved) - 1} rows with columns {','.join(saved[0] if saved else [])}",
+        )
         return
     wrong = [
         f"{place}: row {number}, column {column}: saved {old!r}, recomputed {new!r}"
@@ -282,7 +289,9 @@ def _one_setting(model: str, records: list[Measurement]) -> Check:
         values = {getattr(record.provenance, field): record for record in records}
         if len(values) > 1:
             first, second = list(values.values())[:2]
-            return Check(name, "FAIL", f"{field} differs between {first.key} and {second.key}; measure them again together")
+            return Check(
+                name, "FAIL", f"{field} differs between {first.key} and {second.key}; measure them again together"
+            )
     return Check(name, "ok")
 
 

@@ -7,8 +7,8 @@ import numpy as np
 
 from sparse_control.metrics._checks import equal_lengths, real_array
 
-ORDERED = 0.95                  # ordered at or above; at or below the negative the order is reversed
-CONSTANT_TOLERANCE = 1e-12      # a curve whose range is within this share of max(1, |value|) is rounding noise
+ORDERED = 0.95  # ordered at or above; at or below the negative the order is reversed
+CONSTANT_TOLERANCE = 1e-12  # a curve whose range is within this share of max(1, |value|) is rounding noise
 
 
 def progress(source: Any, target: Any, patched: Any) -> float:

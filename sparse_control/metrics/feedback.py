@@ -1,10 +1,8 @@
-"""Axis 4, feedback controllability: whether a measured error steers the dose to a requested value (source document, 04)."""
-
-from typing import Any
+"""Axis 4, feedback controllability: whether measured errors steer the dose to a request (source document, 04)."""
 
 from sparse_control.metrics._checks import real_scalar
 
-TOLERANCE = {"ioi": 0.3, "mcqa": 0.3, "refusal": 0.1}     # logits, of the source document
+TOLERANCE = {"ioi": 0.3, "mcqa": 0.3, "refusal": 0.1}  # logits, of the source document
 
 
 def endpoint_metrics(

@@ -7,9 +7,9 @@ import numpy as np
 
 from sparse_control.metrics._checks import equal_lengths, is_real, mean, real_array
 
-DELTA = 0.001           # nats; passes at or below
-ROUNDING = 1e-9         # a divergence cannot be negative; rounding may make it so by less than this
-PERCENTILE = 95         # nearest rank
+DELTA = 0.001  # nats; passes at or below
+ROUNDING = 1e-9  # a divergence cannot be negative; rounding may make it so by less than this
+PERCENTILE = 95  # nearest rank
 
 
 def kl_divergence(logits_p: Any, logits_q: Any) -> float:

@@ -5,9 +5,9 @@ from typing import Any
 
 from sparse_control.metrics._checks import equal_lengths, real_array
 
-EPSILON = 0.4                                 # passes at or below
-EPSILONS = (0.30, 0.35, 0.40, 0.45, 0.50)     # thresholds at which passes are counted as well
-XI = 1e-8                                     # keeps the ratio defined where source and target coincide
+EPSILON = 0.4  # passes at or below
+EPSILONS = (0.30, 0.35, 0.40, 0.45, 0.50)  # thresholds at which passes are counted as well
+XI = 1e-8  # keeps the ratio defined where source and target coincide
 
 
 def rel_tar(source: Any, target: Any, patched: Any) -> float:

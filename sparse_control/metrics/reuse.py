@@ -7,7 +7,7 @@ import numpy as np
 
 from sparse_control.metrics._checks import equal_lengths, mean, real_array
 
-GAP_ROUNDING = 1e-12    # a gap within this share of the mean magnitude is rounding, not a gap
+GAP_ROUNDING = 1e-12  # a gap within this share of the mean magnitude is rounding, not a gap
 
 
 def mcqa_recovery(source: Any, target: Any, patched: Any) -> float:

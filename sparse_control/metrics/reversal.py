@@ -5,7 +5,7 @@ from typing import Any
 
 from sparse_control.metrics._checks import equal_lengths, real_array
 
-MINIMUM_RATIO = 2.0     # passes at or above
+MINIMUM_RATIO = 2.0  # passes at or above
 
 
 def reversal_metrics(source: Any, target: Any, reversed_out: Any) -> dict[str, float | str | bool]:

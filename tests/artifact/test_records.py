@@ -5,11 +5,11 @@ import json
 import math
 
 import pytest
-from tests.artifact_root import iss_files, measurement, write_lines
 
 from sparse_control.artifact.iss_files import FILES, read_iss
 from sparse_control.artifact.measurements import measurement_path, read_all_measurements, read_measurements
 from sparse_control.errors import InputError
+from tests.artifact_root import iss_files, measurement, write_lines
 
 NAME = "measurements/toy-model/ioi.coverage_driver.P.jsonl"
 
@@ -61,7 +61,9 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize("path, value, message", BAD, ids=[f"{'.'.join(map(str, b[0]))}-{i}" for i, b in enumerate(BAD)])
+@pytest.mark.parametrize(
+    "path, value, message", BAD, ids=[f"{'.'.join(map(str, b[0]))}-{i}" for i, b in enumerate(BAD)]
+)
 def test_bad_record(tmp_path, path, value, message):
     file = tmp_path / NAME
     write_lines(file, [measurement(seed=5), changed(path, value)])
@@ -146,13 +148,13 @@ def _edit(files, name, change):
 
 ISS_BAD = {
     "unresolved layer with ISS": (
-        "iss_model_summary.json", lambda c: c["per_layer"][2].update(iss=0.5), "iss must be null at an unresolved layer",
+        "iss_model_summary.json", lambda c: c["per_layer"][2].update(iss=0.5), "iss must be null at an unres",
     ),
     "layers disagree": ("iss_model_summary.json", lambda c: c.update(validated_layers=[2]), "validated_layers must be"),
     "window disagrees": ("iss_model_summary.json", lambda c: c.update(window=[2]), "window must be"),
     "no ISS": ("iss_model_summary.json", lambda c: c.update(ISS=None), "ISS must be given"),
     "chosen but failed": (
-        "validation/per_model_action_validation.jsonl", lambda c: c[0].update(chosen=True), "a failed rung is never frozen",
+        "validation/per_model_action_validation.jsonl", lambda c: c[0].update(chosen=True), "a failed rung is never",
     ),
     "null without reason": ("iss_per_fact_layer.jsonl", lambda c: c[0].update(iss=None), "reason must be given"),
     "fact twice": ("iss_per_fact.jsonl", lambda c: c.append(c[0]), ":19: fact: stands twice"),

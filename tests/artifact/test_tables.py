@@ -6,14 +6,23 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.artifact_root import LAYERS, measurement, write_lines
 
 from sparse_control.artifact import axes
 from sparse_control.artifact.measurements import measurement_path, read_all_measurements
 from sparse_control.artifact.tables import (
-    NOT_SUPPORTED, TABLES, Records, all_tables, cell_text, published, read_published, read_records, reachability, summary,
-)  # fmt: skip
+    NOT_SUPPORTED,
+    TABLES,
+    Records,
+    all_tables,
+    cell_text,
+    published,
+    reachability,
+    read_published,
+    read_records,
+    summary,
+)
 from sparse_control.errors import InputError
+from tests.artifact_root import LAYERS, measurement, write_lines
 
 PROJECT = Path(__file__).parent.parent.parent
 
@@ -109,8 +118,12 @@ def test_dose_counts_ordered_reversed_and_undefined_apart():
 
 def test_reuse_without_a_gap_is_none():
     assert axes.reuse([([1.0], [1.0], [2.0], None)]) == {
-        "refit_mean": None, "refit_sd": None, "frozen_mean": None, "frozen_sd": None, "no_gap": 1,
-    }  # fmt: skip
+        "refit_mean": None,
+        "refit_sd": None,
+        "frozen_mean": None,
+        "frozen_sd": None,
+        "no_gap": 1,
+    }
 
 
 def test_preservation_covers_all_prompt_seed_observations(records, frames):
@@ -156,12 +169,19 @@ def test_rank_curve_averages_sketch_seeds(frames):
 
 def test_without_a_validated_layer_there_is_no_official_number(records):
     summary_ = records.iss.summary.model_copy(
-        update={"validated_layers": [], "unresolved_layers": [2, 5, 8], "ISS": None,
-                "per_layer": [row_.model_copy(update={"status": "unresolved"}) for row_ in records.iss.summary.per_layer]}
-    )  # fmt: skip
+        update={
+            "validated_layers": [],
+            "unresolved_layers": [2, 5, 8],
+            "ISS": None,
+            "per_layer": [row_.model_copy(update={"status": "unresolved"}) for row_ in records.iss.summary.per_layer],
+        }
+    )
     frame = TABLES["official_iss"](Records(iss=replace(records.iss, summary=summary_)))
     assert all(value is None for value in frame["iss"]) and set(frame["status"]) == {"unresolved"}
-    assert row(frame, layer="validated layers")["raw_iss"] is None and row(frame, layer="all layers")["raw_iss"] is not None
+    assert (
+        row(frame, layer="validated layers")["raw_iss"] is None
+        and row(frame, layer="all layers")["raw_iss"] is not None
+    )
 
 
 def test_seed_stability_shows_the_setting_of_the_validation_table(frames):

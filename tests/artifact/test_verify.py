@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tests.artifact_root import measurement, write_lines
 
 from sparse_control.artifact import manifest
 from sparse_control.artifact.claims import Claim, check_claim, read_claims
@@ -14,6 +13,7 @@ from sparse_control.artifact.render import reproduce
 from sparse_control.artifact.tables import all_tables, read_records
 from sparse_control.artifact.verify import verify
 from sparse_control.errors import InputError
+from tests.artifact_root import measurement, write_lines
 
 PROJECT = Path(__file__).parent.parent.parent
 RECORDS = "measurements/toy-model/ioi.coverage_driver.P.jsonl"
@@ -51,7 +51,9 @@ def test_one_flipped_measurement(root):
     write_lines(root / RECORDS, rows)
     found = failures(root)
     assert any(re.search(rf"manifest {RECORDS}: {RECORDS} changed", line) for line in found)
-    assert any(re.search(rf"{CSV}: row 1, column rel_tar_mean: saved '0\.\d+', recomputed '0\.\d+'", line) for line in found)
+    assert any(
+        re.search(rf"{CSV}: row 1, column rel_tar_mean: saved '0\.\d+', recomputed '0\.\d+'", line) for line in found
+    )
 
 
 def test_reproduce_never_blesses_a_changed_measurement(root):
@@ -123,10 +125,18 @@ def test_broken_json_line_is_a_failure_not_a_crash(root):
 def test_every_broken_file_is_named(root):
     edit(root / RECORDS, '"seed": 0', '"seed": -1')
     edit(root / "jacobian_iss/iss_model_summary.json", '"window"', '"windows"')
-    only(root, "manifest measurements", "manifest jacobian_iss", f"{RECORDS}:1: seed: ", "iss_model_summary.json: window: ")
+    only(
+        root,
+        "manifest measurements",
+        "manifest jacobian_iss",
+        f"{RECORDS}:1: seed: ",
+        "iss_model_summary.json: window: ",
+    )
 
 
-@pytest.mark.parametrize("content", ["{", '{"schema": "manifest/2"}', "[]", '{"schema": "manifest/1", "tables": {"a": "b"}}'])
+@pytest.mark.parametrize(
+    "content", ["{", '{"schema": "manifest/2"}', "[]", '{"schema": "manifest/1", "tables": {"a": "b"}}']
+)
 def test_broken_manifest(root, content):
     (root / "MANIFEST.json").write_text(content)
     only(root, "MANIFEST.json")
@@ -144,6 +154,14 @@ def test_manifest_of_tables_and_of_measurements_have_two_writers(root):
     assert manifest.read_manifest(root) == before
     assert set(before.measurements) == set(manifest.measured_files(root))
     assert manifest.changed_measurements(root) == []
+
+
+def test_a_run_of_one_half_does_not_bless_the_other(root):
+    edit(root / RECORDS, '"gain": 0.2', '"gain": 0.3')
+    manifest.write_manifest(root, below="jacobian_iss")
+    only(root, f"manifest {RECORDS}: .*changed")
+    manifest.write_manifest(root, below="measurements")
+    only(root)
 
 
 def test_factors_are_checked_where_they_are(root):
@@ -245,7 +263,12 @@ def test_a_claim_that_fails(project, change, message):
 
 @pytest.mark.parametrize(
     "content, message",
-    [("[{id: a", "not valid YAML"), ("a: 1", "expected a list"), ("[{id: a}]", "claim 1: sentence"), (None, "cannot be read")],
+    [
+        ("[{id: a", "not valid YAML"),
+        ("a: 1", "expected a list"),
+        ("[{id: a}]", "claim 1: sentence"),
+        (None, "cannot be read"),
+    ],
 )
 def test_broken_claims_file(project, content, message):
     path = project / "paper" / "claims.yaml"

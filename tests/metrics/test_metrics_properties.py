@@ -57,7 +57,9 @@ def test_rel_tar_and_reversal_ignore_the_order_of_pairs(rows, random):
     random.shuffle(order)
     shuffled = [[column[i] for i in order] for column in rows]
     assert rel_tar(*shuffled) == pytest.approx(rel_tar(*rows), rel=1e-12)
-    assert reversal_metrics(*shuffled)["ratio"] == pytest.approx(reversal_metrics(*rows)["ratio"], rel=1e-12, nan_ok=True)
+    assert reversal_metrics(*shuffled)["ratio"] == pytest.approx(
+        reversal_metrics(*rows)["ratio"], rel=1e-12, nan_ok=True
+    )
 
 
 @quick
@@ -230,7 +232,8 @@ VECTORS = {
 }
 BAD = {
     "empty": [], "string": "12", "number": 1.0, "none": None, "strings": ["1", "2"], "booleans": [True, False],
-    "boolean among numbers": [1.0, True], "nan": [1.0, math.nan], "infinite": [math.inf, 1.0], "none inside": [1.0, None],
+    "boolean among numbers": [1.0, True], "nan": [1.0, math.nan], "infinite": [math.inf, 1.0],
+    "none inside": [1.0, None],
     "complex": [1.0, 1j], "nested": [[1.0], [2.0]], "matrix": np.ones((2, 1)), "scalar array": np.array(1.0),
     "boolean array": np.array([True, False]), "huge integer": [10**400, 1], "set": {1.0, 2.0}, "dict": {0: 1.0, 1: 2.0},
     "generator": (x for x in (1.0, 2.0)), "missing": pd.Series([1.0, None], dtype="Float64"), "longer": [1.0, 2.0, 3.0],
