@@ -28,7 +28,7 @@ def _end(number: int, frame: FrameType | None) -> None:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Within it, Ctrl-C ends the process with 130, termination with 143; under a lasting server Prefect keeps its ways."""
+    """Within it, Ctrl-C ends the process with 130, termination with 143; a lasting server keeps Prefect's ways."""
     if PREFECT_API_URL.value() or threading.current_thread() is not threading.main_thread():
         yield
         return
