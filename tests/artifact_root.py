@@ -285,7 +285,7 @@ def iss_files(model=MODEL):
         "freeze_manifest.json": {
             "schema": "freeze/1",
             "model": model,
-            "settings": {"iss": {"bootstrap_resamples": 500, "bootstrap_seed": 0}},
+            "settings": {"model": model, "iss": {"bootstrap_resamples": 500, "bootstrap_seed": 0}},
             "corpus_sha256": "d" * 64,
             "layers": {"8": {"status": "unresolved", "step": None}},
             "lam_rel": {"8": {"iss": 0.05, "raw": 0.06}},

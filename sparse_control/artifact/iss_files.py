@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from sparse_control.artifact.records import (
     Count,
@@ -154,12 +154,29 @@ class Whitening(Record):
     raw: NonNegative  # of raw states
 
 
+class FrozenIssSettings(Record):
+    """The settings of the bootstrap, among others."""
+
+    model_config = ConfigDict(extra="allow")
+
+    bootstrap_resamples: Annotated[int, Field(ge=1)]
+    bootstrap_seed: Count
+
+
+class FrozenSettings(Record):
+    """All settings as they were at the freeze; those read here are typed."""
+
+    model_config = ConfigDict(extra="allow")
+
+    iss: FrozenIssSettings
+
+
 class FreezeManifest(Record):
     """freeze_manifest.json: what stage D was allowed to use."""
 
     schema_: Literal["freeze/1"] = Field(alias="schema")
     model: Name
-    settings: dict[str, Any]  # the settings, whole
+    settings: FrozenSettings
     corpus_sha256: Sha256
     layers: dict[str, FrozenLayer]  # by layer number
     lam_rel: dict[str, Whitening]  # by layer number

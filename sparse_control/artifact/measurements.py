@@ -126,7 +126,9 @@ class Preservation(Record):
     """Off-target prompts at the nominal dose."""
 
     prompts: Annotated[list[Name], Field(min_length=1)]  # prompt ids
-    kl: Readouts  # KL(unpatched || patched) over the whole vocabulary, nats, per prompt
+    kl: Annotated[
+        list[NonNegative], Field(min_length=1)
+    ]  # KL(unpatched || patched) over the whole vocabulary, nats, per prompt
 
     @model_validator(mode="after")
     def _shapes(self) -> "Preservation":

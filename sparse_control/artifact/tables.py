@@ -553,16 +553,29 @@ TABLES: dict[str, Callable[[Records], pd.DataFrame]] = {
 
 
 def all_tables(records: Records) -> dict[str, pd.DataFrame]:
-    """Every table by name."""
-    return {name: table(records) for name, table in TABLES.items()}
+    """Every table by name.
+
+    Raises:
+        InputError: values in the records that have no finite statistic, such as readouts beyond 1e300.
+    """
+    return {name: _finite(name, table, records) for name, table in TABLES.items()}
+
+
+def _finite(name: str, table: Callable[[Records], pd.DataFrame], records: Records) -> pd.DataFrame:
+    try:
+        frame = table(records)
+    except (ValueError, OverflowError) as error:
+        raise error if isinstance(error, InputError) else InputError(f"table {name}: {error}") from error
+    for row in frame.to_dict("records"):
+        for column, value in row.items():
+            if isinstance(value, float) and not math.isfinite(value):
+                place = ", ".join(str(part) for part in list(row.values())[:4])
+                raise InputError(f"table {name}: {column} of {place} is {value}; the records hold values out of range")
+    return frame
 
 
 def cell_text(value: Any) -> str:
     """A cell as it stands in a .csv: repr of floats, empty for None."""
     if value is None:
         return ""
-    if isinstance(value, float):
-        if not math.isfinite(value):
-            raise ValueError(f"a table cell must be finite or None, got {value!r}")
-        return repr(value)
-    return str(value)
+    return repr(value) if isinstance(value, float) else str(value)

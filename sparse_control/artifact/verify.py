@@ -48,18 +48,13 @@ def verify(root: Path, project: Path) -> list[Check]:
     """
     root, project = Path(root), Path(project)
     manifest.check_root(root)
-    checks = [*_manifest(root)]
     records, read = _records(root, project)
-    checks += read
+    checks = [*_manifest(root), *read]
     if records is None:
         checks.append(Check("tables", "skip", "not recomputed, as records above cannot be read"))
     else:
-        frames = all_tables(records)
-        checks += [*_frozen(root, records.iss.freeze), *_summary(records.iss)]
-        checks += [check for name, frame in frames.items() for check in _cells(root, name, frame)]
-        checks += _rendered(root, render(records, project, frames))
-        checks += _claims(root, project, frames)
-        checks += _provenance(records)
+        checks += [*_frozen(root, records.iss.freeze), *_summary(records.iss), *_provenance(records)]
+        checks += _tables(root, project, records)
     return [Check(check.name, check.status, check.detail.replace(f"{root}/", "")) for check in checks]
 
 
@@ -138,7 +133,7 @@ def _summary(iss: IssRecords) -> Iterator[Check]:
     """Means and bootstrap intervals the measuring run stored, against the facts' own rows."""
     if iss.summary is None or iss.freeze is None:
         return
-    settings = iss.freeze.settings.get("iss", {})
+    settings = iss.freeze.settings.iss
     for metric, stored in (("ISS", iss.summary.ISS), ("Raw-ISS", iss.raw)):
         facts = [
             row for row in iss.facts if (row.model, row.metric) == (iss.summary.model, metric) and row.iss is not None
@@ -151,7 +146,7 @@ def _summary(iss: IssRecords) -> Iterator[Check]:
             continue
         found = relation_bootstrap(
             [row.iss for row in facts], [row.relation for row in facts],
-            n_resamples=settings.get("bootstrap_resamples", 10_000), seed=settings.get("bootstrap_seed", 0),
+            n_resamples=settings.bootstrap_resamples, seed=settings.bootstrap_seed,
         )  # fmt: skip
         wrong = [
             f"{part} stored {old}, recomputed {new}"
@@ -166,7 +161,18 @@ def _edges(value: Any) -> list[str]:
     return [cell_text(part) for part in (value if isinstance(value, (list, tuple)) else [value])]
 
 
-# --- (b) and (c) tables ---------------------------------------------------------------------------------------------
+# --- (b) to (d) tables ---------------------------------------------------------------------------------------------
+
+
+def _tables(root: Path, project: Path, records: Records) -> Iterator[Check]:
+    frames, check = _attempt("tables", lambda: all_tables(records))
+    if frames is None:
+        yield check
+        return
+    for name, frame in frames.items():
+        yield from _cells(root, name, frame)
+    yield from _rendered(root, render(records, project, frames))
+    yield from _claims(root, project, frames)
 
 
 def _same_cell(saved: str, expected: str) -> bool:
@@ -220,7 +226,7 @@ def _rendered(root: Path, files: Mapping[str, str]) -> Iterator[Check]:
         yield Check(check.name, "FAIL", f"{place}:{number}: saved {old!r:.120}, rendered {new!r:.120}")
 
 
-# --- (d) claims -----------------------------------------------------------------------------------------------------
+# --- claims ---------------------------------------------------------------------------------------------------------
 
 
 def _claims(root: Path, project: Path, frames: Mapping[str, pd.DataFrame]) -> Iterator[Check]:

@@ -228,8 +228,15 @@ def test_cells_never_hold_nan(frames):
     for frame in frames.values():
         for cells in frame.itertuples(index=False):
             assert not any(isinstance(cell, float) and math.isnan(cell) for cell in cells)
-    with pytest.raises(ValueError, match="finite"):
-        cell_text(math.nan)
+    assert [cell_text(value) for value in (None, 0.1, 3, "x")] == ["", "0.1", "3", "x"]
+
+
+def test_values_out_of_range_are_named(records):
+    first = records.measurements[0]
+    huge = first.evaluate.model_copy(update={"target": [1e308] * 4, "source": [-1e308] * 4})
+    broken = first.model_copy(update={"evaluate": huge})
+    with pytest.raises(InputError, match="table reachability: "):
+        all_tables(Records(measurements=(broken,), iss=records.iss))
 
 
 def test_summary_ignores_other_selectors(records):

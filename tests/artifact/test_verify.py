@@ -142,6 +142,14 @@ def test_broken_manifest(root, content):
     only(root, "MANIFEST.json")
 
 
+def test_readouts_out_of_range_are_a_failure_not_a_crash(root):
+    rows = [json.loads(line) for line in (root / RECORDS).read_text().splitlines()]
+    rows[0]["evaluate"] |= {"source": [-1e308] * 4, "target": [1e308] * 4}
+    write_lines(root / RECORDS, rows)
+    manifest.write_manifest(root)
+    only(root, "tables: table [a-z_]+: ")
+
+
 def test_missing_manifest(root):
     (root / "MANIFEST.json").unlink()
     only(root, "MANIFEST.json is missing")
