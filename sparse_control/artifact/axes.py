@@ -1,6 +1,7 @@
 """Over seeds: each axis is computed on the whole readout vector of a seed, then counted and averaged over seeds.
 
-Arguments have one entry per seed. Results are plain values: None where nothing is defined, never NaN.
+Arguments have one entry per seed. Results are plain values: None where nothing is defined;
+NaN or infinity only from readouts beyond the range of float64, which the callers refuse.
 """
 
 import math
@@ -24,8 +25,10 @@ def mean_or_none(values: Sequence[float]) -> float | None:
 
 
 def deviation_or_none(values: Sequence[float]) -> float | None:
-    """Sample standard deviation (n - 1); None for fewer than two values."""
-    return statistics.stdev(values) if len(values) > 1 else None
+    """Sample standard deviation (n - 1); None for fewer than two values, NaN where one is not finite."""
+    if len(values) < 2:
+        return None
+    return statistics.stdev(values) if all(map(math.isfinite, values)) else math.nan
 
 
 def reachability(seeds: Sequence[tuple[Vector, Vector, Vector]]) -> dict[str, Any]:

@@ -22,6 +22,7 @@ Only `schema`, `seeds` and `seed` must be there. An axis is scored over the seed
 no seed has is "not measured". `examples/score_example.json` has every field.
 """
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -159,6 +160,11 @@ def score_file(path: Path) -> tuple[str, dict[str, dict[str, Any]]]:
     """
     content = read_record(ScoreFile, path)
     try:
-        return content.name, score(content)
-    except ValueError as error:
+        result = score(content)
+    except (ValueError, OverflowError) as error:
         raise InputError(f"{path}: {error}") from error
+    for axis, statistics in result.items():
+        for name, value in statistics.items():
+            if value is not None and not math.isfinite(value):
+                raise InputError(f"{path}: {axis}: {name} is {value}; the readouts are out of range")
+    return content.name, result
