@@ -3,8 +3,10 @@
 import hashlib
 import os
 import platform
+import re
 import shutil
 import tempfile
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -15,11 +17,12 @@ from transformers.utils import logging as transformers_logging
 
 from sparse_control.errors import InputError, NotAvailable
 from sparse_control.files import read_json, sha256_file, write_json
-from sparse_control.models.fetch import registry
+from sparse_control.models.fetch import model_path, registry
 from sparse_control.models.language_model import LanguageModel
 from sparse_control.models.self_check import self_check
 from sparse_control.project import cache_folder
 
+HUB_FILES = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja"]
 DTYPES = ("float32", "float64", "bfloat16", "float16")
 
 
@@ -33,7 +36,7 @@ def _load(folder: str, dtype: str, **where: Any) -> tuple[Any, Any]:
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, **where)
         model = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype), **where)
-    except (OSError, ValueError, KeyError, RuntimeError, ImportError, AttributeError, IndexError) as error:
+    except Exception as error:  # the readers raise many kinds; each means that this is no whole, supported model
         file = where.get("gguf_file")
         place = f"{folder}/{file}" if file else folder
         raise InputError(f"{place}: cannot be loaded as a language model ({' '.join(str(error).split())})") from error
@@ -93,6 +96,54 @@ def _tokenizer_sha256(tokenizer: Any) -> str:
     return hashlib.sha256(repr(hashes).encode()).hexdigest()
 
 
+@dataclass(frozen=True)
+class Found:
+    """Where a model's files are, and what its records call it."""
+
+    folder: Path
+    label: str
+    source: str
+    revision: str
+    weights_sha256: str
+
+
+def _hub_snapshot(name: str) -> Path:
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(name, allow_patterns=HUB_FILES))
+    except Exception as error:  # the hub client raises many kinds; each means that the id cannot be had here
+        raise NotAvailable(
+            f"{name}: cannot be had from the hub ({type(error).__name__}); give a local directory, a .gguf file, "
+            f"or one of: {', '.join(registry())}"
+        ) from error
+
+
+def _find(name: str) -> Found:
+    path = Path(name)
+    sources = registry()
+    if name in sources:
+        gguf = model_path(sources[name])
+        if not gguf.is_file():
+            raise NotAvailable(f"{name}: not fetched yet; run: python -m sparse_control models fetch {name}")
+        folder, sha256 = _gguf(gguf, sources[name].sha256)
+        return Found(folder, name, "registry", sha256, sha256)
+    if path.suffix == ".gguf":
+        if not path.is_file():
+            raise InputError(f"{name}: no such file")
+        folder, sha256 = _gguf(path)
+        return Found(folder, path.stem, "gguf", sha256, sha256)
+    if path.is_dir():
+        sha256 = _weights_sha256(path)
+        return Found(path, path.resolve().name, "directory", sha256, sha256)
+    if re.fullmatch(r"[\w.-]+/[\w.-]+", name) and not name.startswith("."):
+        folder = _hub_snapshot(name)
+        return Found(folder, name.replace("/", "--"), "hub", folder.name, _weights_sha256(folder))
+    raise InputError(
+        f"unknown model {name!r}; give one of {', '.join(sources)}, a hub id (owner/name), a directory or a .gguf file"
+    )
+
+
 def load_model(name: str, dtype: str = "float32", device: str = "auto") -> LanguageModel:
     """Load a model and accept it only after a self-check (definitions A1).
 
@@ -108,49 +159,17 @@ def load_model(name: str, dtype: str = "float32", device: str = "auto") -> Langu
     """
     if dtype not in DTYPES:
         raise InputError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
-    path = Path(name)
-    sources = registry()
-    if name in sources:
-        source = sources[name]
-        gguf = cache_folder() / "models" / source.gguf
-        if not gguf.is_file():
-            raise NotAvailable(f"{name}: not fetched yet; run: python -m sparse_control models fetch {name}")
-        folder, weights = _gguf(gguf, source.sha256)
-        label, kind, revision = name, "registry", source.sha256
-    elif path.suffix == ".gguf":
-        if not path.is_file():
-            raise InputError(f"{name}: no such file")
-        folder, weights = _gguf(path)
-        label, kind, revision = path.stem, "gguf", weights
-    elif path.is_dir():
-        folder, weights = path, _weights_sha256(path)
-        label, kind, revision = path.resolve().name, "directory", weights
-    elif "/" in name and path.suffix == "" and not name.startswith((".", "/")):
-        from huggingface_hub import snapshot_download
-
-        try:
-            folder = Path(snapshot_download(name, allow_patterns=["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja"]))
-        except Exception as error:  # the hub client raises many kinds; all mean the id cannot be had here
-            raise NotAvailable(
-                f"{name}: cannot be had from the hub ({type(error).__name__}); give a local directory, a .gguf file, "
-                f"or one of: {', '.join(sources)}"
-            ) from error
-        weights = _weights_sha256(folder)
-        label, kind, revision = name.replace("/", "--"), "hub", folder.name
-    else:
-        raise InputError(
-            f"unknown model {name!r}; give one of {', '.join(sources)}, a hub id (owner/name), a directory or a .gguf file"
-        )
-    model, tokenizer = _load(str(folder), dtype, local_files_only=True)
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
+    found = _find(name)
+    model, tokenizer = _load(str(found.folder), dtype, local_files_only=True)
     model = model.to(device).eval().requires_grad_(False)
     sample = tokenizer("a")["input_ids"]
     provenance = {
-        "name": label,
-        "source": kind,
-        "revision": revision,
-        "weights_sha256": weights,
+        "name": found.label,
+        "source": found.source,
+        "revision": found.revision,
+        "weights_sha256": found.weights_sha256,
         "tokenizer_sha256": _tokenizer_sha256(tokenizer),
         "dtype": dtype,
         "device": device,

@@ -11,7 +11,7 @@ from transformers import AttentionInterface
 
 from sparse_control.errors import UnsupportedModel
 from sparse_control.models.language_model import LanguageModel
-from sparse_control.models.sites import Site, add_at_sites, capturing_sites
+from sparse_control.models.sites import Site, add_at_sites, capturing_sites, site_width
 
 DECODE_ATTENTION = "sparse_control_decode"
 
@@ -230,8 +230,10 @@ class DecodeStep:
             (site width,) for each site.
         """
         with torch.enable_grad():
-            width = {site: value.shape[-1] for site, value in self.activations(sites).items()}
-            zeros = {site: torch.zeros(1, width[site], device=self.lm.device, requires_grad=True) for site in sites}
+            zeros = {
+                site: torch.zeros(1, site_width(self.lm, site), dtype=direction.dtype, device=self.lm.device).requires_grad_()
+                for site in sites
+            }
             with add_at_sites(self.lm, zeros, length=1):
                 value = (self._logits()[0] * direction).sum()
             return {site: g[0] for site, g in zip(sites, torch.autograd.grad(value, list(zeros.values())))}

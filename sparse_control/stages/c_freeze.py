@@ -21,10 +21,10 @@ def run(*, corpus: Path, root: Path, settings: Settings) -> Receipt:
         InputError: stage B's files are missing.
     """
     windows = load_corpus(corpus)
-    tree = Tree(root, _model_name(root, settings))
-    frozen = tree.validation("per_model_action_validation.jsonl")
+    whitening = read_json(Tree(root, settings.model).validation("whitening.json"))
+    tree = Tree(root, whitening["model"])  # the name stage B filed the model under
     layers = {str(layer): {"status": "unresolved", "step": None} for layer in settings.iss.layers}
-    for row in read_json_lines(frozen):
+    for row in read_json_lines(tree.validation("per_model_action_validation.jsonl")):
         if row["chosen"]:
             kept = ("k", "oversampling", "power_iterations", "corpus_size", "step")
             layers[str(row["layer"])] = {"status": "validated"} | {key: row[key] for key in kept}
@@ -49,17 +49,12 @@ def run(*, corpus: Path, root: Path, settings: Settings) -> Receipt:
         "settings": settings.model_dump(),
         "corpus_sha256": windows.sha256,
         "layers": layers,
-        "lam_rel": read_json(tree.validation("whitening.json"))["lam_rel"],
+        "lam_rel": whitening["lam_rel"],
         "code_sha256": stages_code_sha256(),
         "files": {path.relative_to(tree.base).as_posix(): sha256_file(path) for path in files},
     }
     write_json(tree.manifest, manifest)
     return Receipt.of(root, [*(tree.config(name) for name in configs), tree.manifest])
-
-
-def _model_name(root: Path, settings: Settings) -> str:
-    """The name under which stage B filed the model, without loading it."""
-    return read_json(Tree(root, settings.model).validation("whitening.json"))["model"]
 
 
 def load_manifest(tree: Tree) -> dict:

@@ -1,0 +1,74 @@
+"""Atomic writes and strict readers."""
+
+import os
+
+import pytest
+
+from sparse_control.errors import InputError
+from sparse_control.files import (
+    read_json,
+    read_json_lines,
+    sha256_file,
+    sha256_json,
+    write_bytes,
+    write_json,
+    write_json_lines,
+)
+
+
+def test_round_trips(tmp_path):
+    value = {"a": [1, 2.5, None, "é\u2028"], "b": {"c": True}}
+    write_json(tmp_path / "one.json", value)
+    write_json_lines(tmp_path / "many.jsonl", [value, value])
+    assert read_json(tmp_path / "one.json") == value
+    assert read_json_lines(tmp_path / "many.jsonl") == [value, value], "separators inside strings end no line"
+    assert sorted(os.listdir(tmp_path)) == ["many.jsonl", "one.json"]
+
+
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
+    write_json(tmp_path / "a.json", 1)
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        write_json(tmp_path / "a.json", float("nan"))
+    assert read_json(tmp_path / "a.json") == 1 and os.listdir(tmp_path) == ["a.json"]
+
+
+def test_an_interrupted_replace_leaves_the_old_file(tmp_path, monkeypatch):
+    write_json(tmp_path / "a.json", 1)
+
+    def no_space(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", no_space)
+    with pytest.raises(InputError, match="a.json: cannot be written .No space left on device"):
+        write_json(tmp_path / "a.json", 2)
+    assert read_json(tmp_path / "a.json") == 1 and os.listdir(tmp_path) == ["a.json"]
+
+
+def test_a_folder_that_is_a_file(tmp_path):
+    write_bytes(tmp_path / "a", b"")
+    with pytest.raises(InputError, match="cannot be written"):
+        write_bytes(tmp_path / "a" / "b", b"")
+
+
+@pytest.mark.parametrize("line", ["{", "NaN", "Infinity", "", '{"a": 1} x', "[" * 100_000])
+def test_a_broken_line_is_named(tmp_path, line):
+    file = tmp_path / "m.jsonl"
+    file.write_text(f"1\n{line}\n2\n")
+    with pytest.raises(InputError, match=r"m\.jsonl:2: not valid JSON"):
+        read_json_lines(file)
+
+
+def test_unreadable_files(tmp_path):
+    with pytest.raises(InputError, match="absent: cannot be read"):
+        read_json(tmp_path / "absent")
+    with pytest.raises(InputError, match="cannot be read"):
+        sha256_file(tmp_path)
+    (tmp_path / "binary").write_bytes(b"\xff\xfe")
+    with pytest.raises(InputError, match="not UTF-8 text .byte 0"):
+        read_json(tmp_path / "binary")
+
+
+def test_hashes(tmp_path):
+    write_bytes(tmp_path / "abc", b"abc")
+    assert sha256_file(tmp_path / "abc") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    assert sha256_json({"a": 1, "b": 2}) == sha256_json({"b": 2, "a": 1}) != sha256_json({"a": 1, "b": 3})
