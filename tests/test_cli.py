@@ -156,7 +156,7 @@ SEED = {"seed": 0, "source": [0.0, 0.0], "target": [1.0, 2.0], "patched": [1.0, 
         ({"feedback": [{"target": 1.0, "initial_margin": 0.0, "terminal_margin": 1.0}]}, ["tolerance must be given"]),
         ({"kl": [-0.5]}, ["kl_values[0]", "-0.5"]),
         ({"reuse": {"source": [1.0], "target": [1.0, 2.0]}}, ["seeds.0.reuse", "target"]),
-        ({"source": [-1e308, -1e308], "target": [1e308, 1e308]}, ["reachability", "out of range"]),
+        ({"source": [-1e308, -1e308], "target": [1e308, 1e308]}, ["target and source are too far apart"]),
         ({"extra": 1}, ["seeds.0.extra"]),
     ],
 )

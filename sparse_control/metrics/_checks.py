@@ -84,6 +84,19 @@ def equal_lengths(**arrays: Sequence[Any] | np.ndarray) -> None:
             raise ValueError(f"{name} must have the length of {first} ({len(reference)}), got {len(array)}")
 
 
+def distance(**arrays: np.ndarray) -> float:
+    """Euclidean distance of two arrays of one length.
+
+    Raises:
+        ValueError: names both where it is beyond float64; an infinite distance would make a ratio 0.
+    """
+    (first, a), (second, b) = arrays.items()
+    value = math.dist(a, b)
+    if not math.isfinite(value):
+        raise ValueError(f"{first} and {second} are too far apart for float64, got {a[0]!r} and {b[0]!r}")
+    return value
+
+
 def mean(array: np.ndarray) -> float:
     """Mean of the correctly rounded sum: the same for any order of the values."""
     return math.fsum(array.tolist()) / len(array)

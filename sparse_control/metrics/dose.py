@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from sparse_control.metrics._checks import equal_lengths, real_array
+from sparse_control.metrics._checks import distance, equal_lengths, real_array
 
 ORDERED = 0.95  # ordered at or above; at or below the negative the order is reversed
 CONSTANT_TOLERANCE = 1e-12  # a curve whose range is within this share of max(1, |value|) is rounding noise
@@ -29,9 +29,13 @@ def progress(source: Any, target: Any, patched: Any) -> float:
         real_array(name, values) for name, values in (("source", source), ("target", target), ("patched", patched))
     )
     equal_lengths(source=source, target=target, patched=patched)
-    gap = target - source
-    square = float(gap @ gap)
-    return float((patched - source) @ gap) / square if square > 0 else math.nan
+    scale = distance(target=target, source=source)
+    distance(patched=patched, source=source)
+    if scale == 0:
+        return math.nan
+    # scaled, so that squares neither overflow nor vanish
+    gap, moved = (target - source) / scale, (patched - source) / scale
+    return float(moved @ gap) / float(gap @ gap)
 
 
 def signed_spearman(doses: Any, progress: Any) -> float:

@@ -1,9 +1,8 @@
 """Axis 1, reachability: how close the nominal dose comes to the target (source document, 01)."""
 
-import math
 from typing import Any
 
-from sparse_control.metrics._checks import equal_lengths, real_array
+from sparse_control.metrics._checks import distance, equal_lengths, real_array
 
 EPSILON = 0.4  # passes at or below
 EPSILONS = (0.30, 0.35, 0.40, 0.45, 0.50)  # thresholds at which passes are counted as well
@@ -25,10 +24,11 @@ def rel_tar(source: Any, target: Any, patched: Any) -> float:
         the ratio, >= 0; 0 is the target itself, near 1 is no movement.
 
     Raises:
-        ValueError: names the argument that is empty, non-numeric, non-finite, not flat or of another length.
+        ValueError: names the argument that is empty, non-numeric, non-finite, not flat or of another length, or readouts beyond
+            1e300 whose distance overflows.
     """
     source, target, patched = (
         real_array(name, values) for name, values in (("source", source), ("target", target), ("patched", patched))
     )
     equal_lengths(source=source, target=target, patched=patched)
-    return math.dist(target, patched) / (math.dist(target, source) + XI)
+    return distance(target=target, patched=patched) / (distance(target=target, source=source) + XI)

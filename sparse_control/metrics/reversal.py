@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from sparse_control.metrics._checks import equal_lengths, real_array
+from sparse_control.metrics._checks import distance, equal_lengths, real_array
 
 MINIMUM_RATIO = 2.0  # passes at or above
 
@@ -28,7 +28,8 @@ def reversal_metrics(source: Any, target: Any, reversed_out: Any) -> dict[str, f
         for name, values in (("source", source), ("target", target), ("reversed_out", reversed_out))
     )
     equal_lengths(source=source, target=target, reversed_out=reversed_out)
-    to_target, to_source = math.dist(reversed_out, target), math.dist(reversed_out, source)
+    to_target = distance(reversed_out=reversed_out, target=target)
+    to_source = distance(reversed_out=reversed_out, source=source)
     if to_source > 0:
         ratio = to_target / to_source
     else:
