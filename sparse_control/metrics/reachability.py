@@ -24,8 +24,8 @@ def rel_tar(source: Any, target: Any, patched: Any) -> float:
         the ratio, >= 0; 0 is the target itself, near 1 is no movement.
 
     Raises:
-        ValueError: names the argument that is empty, non-numeric, non-finite, not flat or of another length, or readouts beyond
-            1e300 whose distance overflows.
+        ValueError: names the argument that is empty, non-numeric, non-finite, not flat or of another length,
+            or readouts whose distance is beyond float64.
     """
     source, target, patched = (
         real_array(name, values) for name, values in (("source", source), ("target", target), ("patched", patched))
