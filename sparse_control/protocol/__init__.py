@@ -10,7 +10,7 @@ _HOMES = {
     "Selection": "sparse_control.protocol.selectors",
     "coverage_driver": "sparse_control.protocol.selectors",
     "driver_omp": "sparse_control.protocol.selectors",
-    "measure": "sparse_control.protocol.measure",
+    "measure": "sparse_control.protocol.measurement",
     "patched": "sparse_control.protocol.intervention",
 }
 
@@ -20,6 +20,4 @@ __all__ = list(_HOMES)
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(_HOMES[name]), name)
-    globals()[name] = value
-    return value
+    return getattr(import_module(_HOMES[name]), name)

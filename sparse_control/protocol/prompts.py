@@ -61,18 +61,26 @@ class Prompts:
         for index, prompt in enumerate(self.ids):
             if prompt.ndim != 1 or len(prompt) < 2:
                 raise ValueError(f"prompts[{index}] must hold at least two token ids, got shape {tuple(prompt.shape)}")
+        with torch.no_grad():
+            self.logits, self.activations = self._unpatched(sites)
+
+    def _unpatched(self, sites: Sequence[Site]) -> tuple[Tensor, dict[Site, Tensor]]:
         logits: dict[int, Tensor] = {}
         activations: dict[Site, dict[int, Tensor]] = {site: {} for site in sites}
         for group in _by_length(self.ids):
-            with torch.no_grad(), capturing_sites(lm, sites) as captured:
-                output = self._forward(torch.stack([self.ids[i] for i in group]), group)
-            for row, index in enumerate(group):
-                logits[index] = output[row]
+            with capturing_sites(self.lm, sites) as captured:
+                output = self._full_forward(torch.stack([self.ids[i] for i in group]))
+            logits.update(zip(group, output))
             for site in sites:
                 activations[site].update(zip(group, _at_position(captured[site], site)))
-        order = range(len(ids))
-        self.logits = torch.stack([logits[i] for i in order])
-        self.activations = {site: torch.stack([rows[i] for i in order]) for site, rows in activations.items()}
+        order = range(len(self))
+        return (
+            torch.stack([logits[i] for i in order]),
+            {site: torch.stack([rows[i] for i in order]) for site, rows in activations.items()},
+        )
+
+    def _full_forward(self, input_ids: Tensor) -> Tensor:
+        return self.lm.model(input_ids=input_ids, use_cache=False, logits_to_keep=1).logits[:, -1]
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -84,9 +92,6 @@ class Prompts:
         taken.logits = self.logits[index]
         taken.activations = {site: value[index] for site, value in self.activations.items()}
         return taken
-
-    def _forward(self, input_ids: Tensor, _group: list[int]) -> Tensor:
-        return self.lm.model(input_ids=input_ids, use_cache=False, logits_to_keep=1).logits[:, -1]
 
     @torch.no_grad()
     def patched_logits(self, additions: Mapping[Site, Tensor]) -> Tensor:
@@ -112,11 +117,7 @@ class Prompts:
             here = {site: value[index] for site, value in additions.items()}
             repeats = next(iter(here.values())).shape[0]
             with add_at_sites(self.lm, here, length=len(prompt)):
-                outputs.append(
-                    self.lm.model(
-                        input_ids=prompt.expand(repeats, -1), use_cache=False, logits_to_keep=1
-                    ).logits[:, -1]
-                )
+                outputs.append(self._full_forward(prompt.expand(repeats, -1)))
         return torch.stack(outputs)
 
     def gradients(self, sites: Sequence[Site], directions: Tensor) -> dict[Site, Tensor]:
@@ -129,10 +130,8 @@ class Prompts:
             site -> (P, site width).
         """
         with torch.enable_grad():
-            zeros = {
-                site: torch.zeros(len(self), 1, site_width(self.lm, site), device=self.lm.device, requires_grad=True)
-                for site in sites
-            }
+            like = {"dtype": self.lm.model.dtype, "device": self.lm.device, "requires_grad": True}
+            zeros = {site: torch.zeros(len(self), 1, site_width(self.lm, site), **like) for site in sites}
             value = (self._patched(zeros)[:, 0] * directions).sum()
             gradients = torch.autograd.grad(value, list(zeros.values()))
         return {site: gradient[:, 0] for site, gradient in zip(sites, gradients)}
@@ -140,11 +139,18 @@ class Prompts:
 
 @dataclass(frozen=True)
 class _Prefixes:
-    """Keys and values (P, key/value heads, tokens, head_dim) per layer, padded on the right; bias is -inf there."""
+    """Keys and values (P, key/value heads, tokens, head_dim) per layer, padded on the right.
+
+    Layers with a sliding window keep fewer tokens than others. `bias` (P, 1, 1, 1, tokens + 1) per layer is -inf at
+    the padding and 0 else, the new token included.
+    """
 
     keys: tuple[Tensor, ...]
     values: tuple[Tensor, ...]
-    bias: Tensor    # (P, 1, 1, tokens)
+    bias: tuple[Tensor, ...]
+
+    def take(self, index: Tensor) -> "_Prefixes":
+        return _Prefixes(*(tuple(tensor[index] for tensor in part) for part in (self.keys, self.values, self.bias)))
 
 
 DECODE_ATTENTION = "sparse_control_decode_prompts"
@@ -183,8 +189,7 @@ def _decode_attention(
     scores = torch.cat([before, own], dim=-1) * scaling
     if softcap is not None:
         scores = torch.tanh(scores / softcap) * softcap
-    bias = nn.functional.pad(prefixes.bias, (0, 1))  # the token itself is always seen
-    weights = (scores + bias.unsqueeze(1)).softmax(dim=-1)
+    weights = (scores + prefixes.bias[module.layer_idx]).softmax(dim=-1)
     mixed = (weights[..., :-1].reshape(n, kv, rows * groups, -1) @ values).view_as(q)
     output = mixed + weights[..., -1:] * own_value
     return output.transpose(1, 2).reshape(n * rows, 1, kv * groups, dim), None
@@ -223,45 +228,38 @@ class CachedPrompts(Prompts):
 
     def __init__(self, lm: LanguageModel, ids: Sequence[Sequence[int]], sites: Sequence[Site] = ()) -> None:
         _check_last(sites)
-        self._caches: dict[int, list[tuple[Tensor, Tensor]]] = {}
         super().__init__(lm, ids, sites)
-        lengths = torch.tensor([len(prompt) - 1 for prompt in self.ids], device=lm.device)
-        bias = torch.zeros(len(self), 1, 1, int(lengths.max()), dtype=lm.model.dtype, device=lm.device)
-        bias.masked_fill_(torch.arange(bias.shape[-1], device=lm.device) >= lengths[:, None, None, None], -torch.inf)
-        layers = [[self._caches[i][layer] for i in range(len(self))] for layer in range(lm.n_layers)]
+
+    def _unpatched(self, sites: Sequence[Site]) -> tuple[Tensor, dict[Site, Tensor]]:
+        caches: dict[int, list[tuple[Tensor, Tensor]]] = {}
+        for group in _by_length(self.ids):
+            before = torch.stack([self.ids[i][:-1] for i in group])
+            layers = self.lm.model.base_model(input_ids=before, use_cache=True).cache.layers
+            if len(layers) != self.lm.n_layers or any(getattr(layer, "keys", None) is None for layer in layers):
+                raise UnsupportedModel(f"{self.lm.name}: not every layer caches plain keys and values")
+            for row, index in enumerate(group):
+                caches[index] = [(layer.keys[row], layer.values[row]) for layer in layers]
+        by_layer = [[caches[i][layer] for i in range(len(self))] for layer in range(self.lm.n_layers)]
         self._prefixes = _Prefixes(
-            keys=tuple(_padded([key for key, _ in layer], bias.shape[-1]) for layer in layers),
-            values=tuple(_padded([value for _, value in layer], bias.shape[-1]) for layer in layers),
-            bias=bias,
+            keys=tuple(_padded([key for key, _ in layer]) for layer in by_layer),
+            values=tuple(_padded([value for _, value in layer]) for layer in by_layer),
+            bias=tuple(_padding_bias([key for key, _ in layer]) for layer in by_layer),
         )
-        del self._caches
         self._last = torch.stack([prompt[-1] for prompt in self.ids])
-        self._positions = lengths
+        self._positions = torch.tensor([len(prompt) - 1 for prompt in self.ids], device=self.lm.device)
+        with capturing_sites(self.lm, sites) as captured:
+            logits = self._decode(1)
+        return logits[:, 0], {site: captured[site][:, 0] for site in sites}
 
     def take(self, index: Tensor) -> Self:
         taken = super().take(index)
-        taken._prefixes = _Prefixes(
-            keys=tuple(key[index] for key in self._prefixes.keys),
-            values=tuple(value[index] for value in self._prefixes.values),
-            bias=self._prefixes.bias[index],
-        )
+        taken._prefixes = self._prefixes.take(index)
         taken._last, taken._positions = self._last[index], self._positions[index]
         return taken
 
-    def _forward(self, input_ids: Tensor, group: list[int]) -> Tensor:
-        output = self.lm.model(input_ids=input_ids, use_cache=True, logits_to_keep=1)
-        layers = output.cache.layers
-        if len(layers) != self.lm.n_layers or any(getattr(layer, "keys", None) is None for layer in layers):
-            raise UnsupportedModel(f"{self.lm.name}: not every layer caches plain keys and values")
-        for row, index in enumerate(group):
-            self._caches[index] = [(layer.keys[row, :, :-1], layer.values[row, :, :-1]) for layer in layers]
-        return output.logits[:, -1]
-
-    def _patched(self, additions: Mapping[Site, Tensor]) -> Tensor:
-        _check_last(additions)
-        rows = next(iter(additions.values())).shape[1]
-        flat = {site: value.reshape(len(self) * rows, -1) for site, value in additions.items()}
-        with _decoding(self.lm, self._prefixes), add_at_sites(self.lm, flat, length=1):
+    def _decode(self, rows: int) -> Tensor:
+        """(P, rows, V): one forward of P * rows single tokens, the rows of a prompt side by side."""
+        with _decoding(self.lm, self._prefixes):
             logits = self.lm.model(
                 input_ids=self._last.repeat_interleave(rows)[:, None],
                 position_ids=self._positions.repeat_interleave(rows)[:, None],
@@ -269,10 +267,27 @@ class CachedPrompts(Prompts):
             ).logits[:, -1]
         return logits.view(len(self), rows, -1)
 
+    def _patched(self, additions: Mapping[Site, Tensor]) -> Tensor:
+        _check_last(additions)
+        rows = next(iter(additions.values())).shape[1]
+        flat = {site: value.reshape(len(self) * rows, -1) for site, value in additions.items()}
+        with add_at_sites(self.lm, flat, length=1):
+            return self._decode(rows)
 
-def _padded(tensors: Sequence[Tensor], length: int) -> Tensor:
-    """(P, heads, length, head_dim) from P tensors (heads, tokens, head_dim)."""
-    return torch.stack([nn.functional.pad(tensor, (0, 0, 0, length - tensor.shape[1])) for tensor in tensors])
+
+def _padded(tensors: Sequence[Tensor]) -> Tensor:
+    """(P, heads, longest, head_dim) from P tensors (heads, tokens, head_dim)."""
+    longest = max(tensor.shape[1] for tensor in tensors)
+    return torch.stack([nn.functional.pad(tensor, (0, 0, 0, longest - tensor.shape[1])) for tensor in tensors])
+
+
+def _padding_bias(tensors: Sequence[Tensor]) -> Tensor:
+    """(P, 1, 1, 1, longest + 1): -inf where `_padded` padded; the last place is the new token's own."""
+    lengths = torch.tensor([tensor.shape[1] for tensor in tensors], device=tensors[0].device)[:, None]
+    places = torch.arange(int(lengths.max()) + 1, device=lengths.device)
+    hidden = (places >= lengths) & (places < places[-1])
+    bias = torch.zeros(hidden.shape, dtype=tensors[0].dtype, device=lengths.device).masked_fill(hidden, -torch.inf)
+    return bias[:, None, None, None]
 
 
 def _check_last(sites: Sequence[Site] | Mapping[Site, Tensor]) -> None:

@@ -18,7 +18,7 @@ from sparse_control.protocol.directions import mean_contrast
 from sparse_control.protocol.effects import Effects, effect_columns, first_order_effects, measured_effects
 from sparse_control.protocol.gate import kept_pairs
 from sparse_control.protocol.intervention import Intervention
-from sparse_control.protocol.measure import FeedbackPlan, OffTargetPanel, dose_readouts, measure
+from sparse_control.protocol.measurement import FeedbackPlan, OffTargetPanel, dose_readouts, measure
 from sparse_control.protocol.panels import OFF_TARGET, SPLITS, TASKS, build_pairs
 from sparse_control.protocol.selectors import (
     Selection,

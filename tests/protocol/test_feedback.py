@@ -1,0 +1,84 @@
+"""The feedback loop on margin functions with known answers."""
+
+import math
+
+import pytest
+
+from sparse_control.protocol.feedback import track, track_all
+
+LIMITS = (-4.0, 4.0)
+
+
+def test_a_linear_system_is_hit_in_two_readouts():
+    result = track(lambda dose: -3.0 + 2.0 * dose, 1.0, 0.5, 0.01, 11, LIMITS)
+    assert result.steps == ((0.0, -3.0), (2.0, 1.0))
+    assert result.stop_reason == "hit" and not result.clipped
+
+
+def test_the_update_rule():
+    result = track(lambda dose: dose**2 + dose, 1.0, 0.25, 1e-3, 4, LIMITS)
+    dose = 0.0
+    for seen, margin in result.steps:
+        assert seen == pytest.approx(dose) and margin == pytest.approx(dose**2 + dose)
+        dose += 0.25 * (1.0 - margin)
+    assert result.stop_reason == "readouts" and len(result.steps) == 4
+
+
+def test_already_met_at_zero_dose():
+    result = track(lambda dose: 0.9 + dose, 1.0, 1.0, 0.3, 11, LIMITS)
+    assert result.stop_reason == "hit" and result.steps == ((0.0, 0.9),)
+
+
+def test_wrong_sign_diverges():
+    result = track(lambda dose: -3.0 * dose, 1.0, 1.0, 0.1, 50, (-1e9, 1e9))
+    assert result.stop_reason == "diverged" and len(result.steps) < 6
+
+
+def test_non_finite_margin_diverges():
+    result = track(lambda dose: math.nan if dose else 0.0, 1.0, 1.0, 0.1, 11, LIMITS)
+    assert result.stop_reason == "diverged" and len(result.steps) == 2
+
+
+def test_doses_stay_within_limits_and_say_so():
+    seen = []
+    result = track(lambda dose: seen.append(dose) or 0.01 * dose, 5.0, 1.0, 0.1, 11, LIMITS)
+    assert result.clipped and result.stop_reason == "readouts"
+    assert len(result.steps) == 11 and result.steps[-1][0] == 4.0
+    assert seen == [0.0, 4.0]  # a dose is measured once
+
+
+def test_zero_gain():
+    result = track(lambda dose: dose, 5.0, 0.0, 0.1, 11, LIMITS)
+    assert result.stop_reason == "zero_gain" and len(result.steps) == 1
+
+
+def test_one_readout():
+    assert track(lambda dose: dose, 5.0, 1.0, 0.1, 1, LIMITS).stop_reason == "readouts"
+
+
+def test_targets_together_equal_targets_apart():
+    def margin(dose: float) -> float:
+        return math.tanh(dose) * 3 - 1
+
+    targets = (-1.0, -0.5, 0.7, 1.9, 5.0)
+    settings = {"gain": 0.4, "tolerance": 0.05, "readouts": 11, "dose_limits": LIMITS}
+    rounds = []
+    together = track_all(lambda doses: rounds.append(doses) or [margin(d) for d in doses], targets, **settings)
+    assert together == tuple(track(margin, target, **settings) for target in targets)
+    assert len(rounds) <= 11 and rounds[0] == [0.0]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"gain": math.nan}, "gain must be a finite number"),
+        ({"target": math.inf}, r"targets\[0\] must be a finite number"),
+        ({"tolerance": -1.0}, "tolerance must not be negative"),
+        ({"readouts": 0}, "readouts must be at least 1"),
+        ({"dose_limits": (1.0, 2.0)}, "dose_limits must hold 0"),
+    ],
+)
+def test_bad_arguments(change, message):
+    good = {"target": 1.0, "gain": 1.0, "tolerance": 0.1, "readouts": 11, "dose_limits": LIMITS}
+    with pytest.raises(ValueError, match=message):
+        track(lambda dose: dose, **good | change)

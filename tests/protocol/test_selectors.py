@@ -1,0 +1,188 @@
+"""Selectors against independent implementations, brute force and hand-made columns."""
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+from sklearn.linear_model import OrthogonalMatchingPursuit
+
+from sparse_control.protocol.selectors import coverage_driver, driver_omp
+
+
+def problem(seed: int, n: int = 20, s: int = 30, k: int = 4):
+    rng = np.random.default_rng(seed)
+    effects = rng.normal(size=(n, s)) * 10.0 ** rng.uniform(-3, 3, size=s)
+    return effects, rng.normal(size=n), k
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_omp_equals_scikit_learn_on_normalised_columns(seed):
+    effects, target, k = problem(seed)
+    norms = np.linalg.norm(effects, axis=0)
+    reference = OrthogonalMatchingPursuit(n_nonzero_coefs=k, fit_intercept=False).fit(effects / norms, target)
+    selection = driver_omp(effects, target, k)
+    assert sorted(selection.support) == np.flatnonzero(reference.coef_).tolist()
+    ours = dict(zip(selection.support, selection.strengths))
+    for site, strength in ours.items():
+        assert strength * norms[site] == pytest.approx(reference.coef_[site], rel=1e-3, abs=1e-4)
+    assert selection.stop_reason == "k"
+    assert selection.path[-1] == pytest.approx(reference.score(effects / norms, target) * _centred(target)
+                                               + 1 - _centred(target), abs=1e-4)  # fmt: skip
+
+
+def _centred(target: np.ndarray) -> float:
+    """scikit-learn's R^2 is about the mean, ours about zero."""
+    return float(((target - target.mean()) ** 2).sum() / (target**2).sum())
+
+
+def test_omp_recovers_a_planted_support_and_stops():
+    rng = np.random.default_rng(0)
+    effects = rng.normal(size=(24, 50))
+    target = 2.0 * effects[:, 7] - 3.0 * effects[:, 31]
+    selection = driver_omp(effects, target, 5)
+    assert set(selection.support) == {7, 31} and selection.stop_reason == "gain"
+    assert dict(zip(selection.support, selection.strengths))[31] == pytest.approx(-3.0, rel=1e-4)
+    assert np.allclose(selection.predicted, target, atol=1e-4)
+    assert list(selection.path) == sorted(selection.path) and len(selection.path) == 2
+
+
+def test_omp_is_blind_to_scale():
+    effects, target, k = problem(3)
+    scale = 10.0 ** np.random.default_rng(1).uniform(-6, 6, size=effects.shape[1])
+    plain, scaled = driver_omp(effects, target, k), driver_omp(effects * scale, target, k)
+    assert plain.support == scaled.support
+    assert np.allclose(np.array(scaled.strengths) * scale[list(scaled.support)], plain.strengths, rtol=1e-6)
+
+
+def test_omp_tie_takes_the_lower_index():
+    column = np.array([1.0, 2.0, 3.0])
+    assert driver_omp(np.stack([column, 5 * column, column], axis=1), column, 1).support == (0,)
+
+
+def test_omp_degenerate_columns():
+    column, other = np.array([1.0, 1.0, 0.0]), np.array([1.0, 1.0, 1e-9])
+    zero = np.zeros(3)
+    assert driver_omp(np.stack([zero, zero], axis=1), column, 2).support == ()
+    assert driver_omp(np.stack([zero, zero], axis=1), column, 2).stop_reason == "candidates"
+    one = driver_omp(np.stack([zero, column, zero], axis=1), np.array([1.0, 1.0, 1.0]), 3)
+    assert one.support == (1,) and one.stop_reason == "candidates"
+    twins = driver_omp(np.stack([column, other], axis=1), np.array([1.0, 1.0, 1.0]), 2)
+    assert len(twins.support) == 1 and twins.stop_reason == "condition"
+
+
+def test_omp_weak_columns_are_no_candidates():
+    strong, weak = np.array([10.0, 0.0, 0.0]), np.array([0.0, 0.01, 0.0])
+    target = np.array([1.0, 1.0, 0.0])
+    effects = np.stack([strong, weak], axis=1)
+    assert set(driver_omp(effects, target, 2).support) == {0, 1}
+    limited = driver_omp(effects, target, 2, min_effect=0.05)
+    assert limited.support == (0,) and limited.stop_reason == "candidates"
+
+
+def test_omp_bounded_strengths():
+    effects, target, k = problem(5)
+    free = driver_omp(effects, target, k)
+    bound = max(map(abs, free.strengths)) / 10
+    bounded = driver_omp(effects, target, k, max_strength=bound)
+    assert max(map(abs, bounded.strengths)) <= bound
+    assert bounded.path[-1] <= free.path[-1] + 1e-12
+    loose = driver_omp(effects, target, k, max_strength=1e9)
+    assert loose == free
+
+
+def test_omp_bounded_fit_is_the_best_one():
+    rng = np.random.default_rng(2)
+    effects, target = rng.normal(size=(12, 2)), rng.normal(size=12) * 5
+    bounded = driver_omp(effects, target, 2, max_strength=0.5)
+    grid = np.linspace(-0.5, 0.5, 101)
+    columns = effects[:, list(bounded.support)]
+    losses = [np.sum((target - columns @ (a, b)) ** 2) for a in grid for b in grid]
+    assert np.sum((target - columns @ bounded.strengths) ** 2) <= min(losses) + 1e-3
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_coverage_reaches_its_bound(seed):
+    rng = np.random.default_rng(seed)
+    effects, target, k = rng.normal(size=(8, 10)), rng.normal(size=8) * 3, 3
+    shares = np.clip(effects / target[:, None], 0, 1)
+
+    def value(support) -> float:
+        return float(np.minimum(1, shares[:, list(support)].sum(axis=1)).mean())
+
+    selection = coverage_driver(effects, target, k)
+    assert selection.path[-1] == pytest.approx(value(selection.support))
+    best = max(value(support) for support in combinations(range(10), k))
+    assert selection.path[-1] >= (1 - 1 / np.e) * best - 1e-12
+    assert selection.path[0] == pytest.approx(max(value((s,)) for s in range(10)))
+    for length in (1, 2):  # every step is the best single addition
+        chosen = selection.support[:length]
+        assert value(selection.support[: length + 1]) == pytest.approx(
+            max(value((*chosen, s)) for s in range(10) if s not in chosen)
+        )
+    joint = effects[:, list(selection.support)].sum(axis=1)
+    assert selection.strengths == pytest.approx([target @ joint / (joint @ joint)] * k)
+
+
+def test_coverage_ties():
+    target = np.array([1.0, 1.0])
+    # all cover the same once column 0 is in; the larger total wins, then the lower index
+    effects = np.array([[1.0, 0.0, 0.5, 0.5], [1.0, 0.2, 0.5, 0.5]])
+    assert coverage_driver(effects, target, 3).support == (0, 2, 3)
+    assert coverage_driver(np.ones((2, 3)), target, 2).support == (0, 1)
+    rounding = np.array([[0.1 + 0.2, 0.3], [0.3, 0.1 + 0.2]])
+    assert coverage_driver(rounding, target, 1).support == (0,)
+
+
+def test_coverage_ignores_effects_against_the_gap():
+    effects = np.array([[-5.0, 0.1], [5.0, 0.1]])
+    selection = coverage_driver(effects, [1.0, -1.0], 1)
+    assert selection.support == (1,) and selection.path == (0.05,)
+    assert coverage_driver(np.zeros((2, 2)), [1.0, 1.0], 1).strengths == (0.0,)
+
+
+@pytest.mark.parametrize("selector", [driver_omp, coverage_driver])
+@pytest.mark.parametrize(
+    ("effects", "target", "k", "message"),
+    [
+        ([], [1.0], 1, "effects"),
+        ([[1.0]], [], 1, "target is empty"),
+        ([[1.0], [2.0]], [1.0], 1, "target has length 1, effects have 2 rows"),
+        ([1.0, 2.0], [1.0, 2.0], 1, "effects must have 2 dimensions"),
+        ([[1.0, 2.0]], [[1.0]], 1, "target must have 1 dimension, got"),
+        ([[1.0, np.nan]], [1.0], 1, r"effects is not finite at \(0, 1\)"),
+        ([[1.0]], [np.inf], 1, "target is not finite"),
+        ([["a"]], [1.0], 1, "effects must be real numbers"),
+        ([[True]], [1.0], 1, "effects must be real numbers"),
+        ([[1.0], [1.0, 2.0]], [1.0, 2.0], 1, "effects is not a rectangular array"),
+        ([[1.0]], [1.0], 2, "k is 2, but there are only 1 candidate sites"),
+        ([[1.0]], [1.0], 0, "k must be a positive integer, got 0"),
+        ([[1.0]], [1.0], 1.5, "k must be a positive integer, got 1.5"),
+        ([[1.0]], [1.0], True, "k must be a positive integer, got True"),
+    ],
+)
+def test_bad_arguments(selector, effects, target, k, message):
+    with pytest.raises(ValueError, match=message):
+        selector(effects, target, k)
+
+
+def test_selector_specific_bad_arguments():
+    with pytest.raises(ValueError, match=r"target\[1\] is 0"):
+        coverage_driver([[1.0], [1.0]], [1.0, 0.0], 1)
+    with pytest.raises(ValueError, match="target is all zero"):
+        driver_omp([[1.0], [1.0]], [0.0, 0.0], 1)
+    with pytest.raises(ValueError, match="min_effect must be in 0..1, got 2"):
+        driver_omp([[1.0]], [1.0], 1, min_effect=2)
+    with pytest.raises(ValueError, match="min_effect must be finite"):
+        driver_omp([[1.0]], [1.0], 1, min_effect=np.nan)
+    with pytest.raises(ValueError, match="max_strength must be positive, got 0"):
+        driver_omp([[1.0]], [1.0], 1, max_strength=0)
+
+
+def test_results_are_plain_python_and_repeatable():
+    effects, target, k = problem(1)
+    for selector in (driver_omp, coverage_driver):
+        first = selector(effects.tolist(), target.tolist(), k)
+        assert first == selector(effects, target, k)
+        assert all(type(i) is int for i in first.support)
+        assert all(type(x) is float for x in (*first.strengths, *first.path, *first.predicted))
+        assert effects.flags.writeable and np.array_equal(effects, problem(1)[0])
