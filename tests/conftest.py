@@ -1,17 +1,27 @@
 """Shared by all tests: no hub, a fixed number of threads, and the default model loaded once."""
 
+import importlib.util
 import os
 
 os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch: threads that spin stall each other on busy cores
 
 import pytest
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread():
+    """Small models are slower on several threads."""
+    if importlib.util.find_spec("torch") is not None:
+        import torch
+
+        torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")
 def default_model():
     """The default model with its weights; skipped where they have not been fetched."""
-    torch = pytest.importorskip("torch")
-    torch.set_num_threads(2)
+    pytest.importorskip("torch")
     from sparse_control.errors import NotAvailable
     from sparse_control.models import load_model
 

@@ -9,8 +9,8 @@ from torch import Tensor
 from sparse_control.errors import InputError
 from sparse_control.jacobian.guard import check_exact_mode
 from sparse_control.jacobian.sweep import reverse_sweep
+from sparse_control.models.decode import DecodeStep
 from sparse_control.models.language_model import LanguageModel
-from sparse_control.models.stream import DecodeStep
 
 
 def exact_jacobian(lm: LanguageModel, input_ids: Sequence[int] | Tensor, layers: Sequence[int] | None = None) -> Tensor:

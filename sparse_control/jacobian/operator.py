@@ -10,8 +10,8 @@ from torch import Tensor
 
 from sparse_control.jacobian.guard import check_exact_mode
 from sparse_control.jacobian.sweep import pull_back, push_forward
+from sparse_control.models.decode import DecodeStep
 from sparse_control.models.language_model import LanguageModel
-from sparse_control.models.stream import DecodeStep
 
 Array = np.ndarray | Tensor
 

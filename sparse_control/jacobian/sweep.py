@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.func import jvp, vmap
 
-from sparse_control.models.stream import DecodeStep
+from sparse_control.models.decode import DecodeStep
 
 
 def reverse_sweep(step: DecodeStep, cotangents: Tensor, layers: Sequence[int]) -> list[Tensor]:

@@ -30,7 +30,7 @@ def test_float64_agrees_to_rounding():
 
 def test_central_difference_in_float64():
     """A derivative-free check: perturb h^1 of the last token and rerun the blocks."""
-    from sparse_control.models.stream import DecodeStep
+    from sparse_control.models.decode import DecodeStep
 
     lm = tiny_model("gpt2", dtype=torch.float64)
     step = DecodeStep(lm, prompt())

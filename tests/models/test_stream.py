@@ -1,4 +1,4 @@
-"""The residual stream and decode steps against the model's own forward."""
+"""The residual stream against the model's own forward, and the models that are refused."""
 
 import pytest
 import torch
@@ -7,21 +7,13 @@ from torch import nn
 from sparse_control.errors import UnsupportedModel
 from sparse_control.models.layout import find_layout
 from sparse_control.models.self_check import self_check
-from sparse_control.models.sites import Site
-from sparse_control.models.stream import DecodeStep, full_stream, residual_stream, unwrap
-from tests.tiny import CONFIGS, N_LAYERS, VOCABULARY, WIDTH, prompt, tiny_model
+from sparse_control.models.stream import full_stream, residual_stream, unwrap
+from tests.tiny import CONFIGS, N_LAYERS, WIDTH, prompt, tiny_model
 
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_every_architecture_is_accepted(name):
     self_check(tiny_model(name))
-
-
-@pytest.mark.parametrize("name", CONFIGS)
-def test_decode_step_gives_the_full_forward_logits(name):
-    lm = tiny_model(name)
-    plain = lm.model(input_ids=prompt()[None]).logits[:, -1]
-    assert torch.allclose(DecodeStep(lm, prompt()).logits(), plain, rtol=1e-4, atol=1e-5)
 
 
 def test_last_state_is_before_the_final_norm():
@@ -55,55 +47,6 @@ def test_blocks_that_return_tuples():
     finally:
         handle.remove()
         norm.remove()
-
-
-def test_window_shorter_than_the_prompt_is_respected():
-    """Tokens outside every window must not reach the last state; tokens inside must."""
-    lm = tiny_model("mistral")  # 3 layers of window 5: the last token sees 13 tokens back
-    near, far = prompt(), prompt()
-    near[-3] = (near[-3] + 1) % VOCABULARY
-    far[0] = (far[0] + 1) % VOCABULARY
-    base = DecodeStep(lm, prompt()).logits()
-    assert torch.equal(DecodeStep(lm, far).logits(), base)
-    assert not torch.allclose(DecodeStep(lm, near).logits(), base)
-
-
-def test_batched_additions_equal_single_ones():
-    lm = tiny_model()
-    step = DecodeStep(lm, prompt())
-    site = Site("mlp", 1)
-    vectors = torch.randn(4, WIDTH, generator=torch.Generator().manual_seed(0))
-    together = step.logits({site: vectors})
-    for row in range(4):
-        assert torch.allclose(together[row], step.logits({site: vectors[row : row + 1]})[0], atol=1e-5)
-    assert not torch.allclose(together[0], together[1])
-
-
-def test_site_gradients_by_central_difference():
-    lm = tiny_model("gpt2", dtype=torch.float64)
-    step = DecodeStep(lm, prompt())
-    direction = torch.zeros(VOCABULARY, dtype=torch.float64)
-    direction[3], direction[4] = 1.0, -1.0
-    for site in (Site("head", 1, 2), Site("mlp", 0), Site("resid", 2)):
-        gradient = step.site_gradients([site], direction)[site]
-        vector = torch.cos(torch.arange(len(gradient), dtype=torch.float64))[None]
-        change = (step.logits({site: 1e-5 * vector}) - step.logits({site: -1e-5 * vector}))[0] @ direction / 2e-5
-        assert abs(float(gradient @ vector[0] - change)) < 1e-7 * max(1.0, abs(float(change)))
-
-
-@pytest.mark.parametrize(
-    ("additions", "message"),
-    [
-        ({Site("mlp", 0): torch.zeros(2, WIDTH), Site("mlp", 1): torch.zeros(3, WIDTH)}, "one batch size"),
-        ({Site("mlp", 0, position=0): torch.zeros(2, WIDTH)}, "position -1"),
-        ({Site("mlp", 0): torch.zeros(2, WIDTH + 1)}, "width 33, the site has 32"),
-        ({Site("mlp", 3): torch.zeros(2, WIDTH)}, "layer 3 is outside 0..2"),
-        ({Site("head", 0, 4): torch.zeros(2, 8)}, "head 4 is outside 0..3"),
-    ],
-)
-def test_bad_additions(additions, message):
-    with pytest.raises(ValueError, match=message):
-        DecodeStep(tiny_model(), prompt()).logits(additions)
 
 
 def test_unknown_layout_is_refused_by_name():
