@@ -49,7 +49,8 @@ def track_all(
     Raises:
         ValueError: names the argument that is not finite or out of range.
     """
-    for name, value in (("gain", gain), ("tolerance", tolerance), *((f"targets[{i}]", t) for i, t in enumerate(targets))):
+    numbers = {"gain": gain, "tolerance": tolerance} | {f"targets[{i}]": target for i, target in enumerate(targets)}
+    for name, value in numbers.items():
         if isinstance(value, bool) or not math.isfinite(value):
             raise ValueError(f"{name} must be a finite number, got {value!r}")
     if tolerance < 0:

@@ -67,7 +67,8 @@ class Intervention:
         directions = tuple(torch.as_tensor(vector).detach().double() for vector in self.directions)
         for site, vector in zip(support, directions):
             if vector.ndim != 1:
-                raise ValueError(f"site {site.name}: direction must have one dimension, got shape {tuple(vector.shape)}")
+                shape = tuple(vector.shape)
+                raise ValueError(f"site {site.name}: direction must have one dimension, got shape {shape}")
             if not torch.isfinite(vector).all():
                 raise ValueError(f"site {site.name}: direction is not finite")
         object.__setattr__(self, "directions", directions)

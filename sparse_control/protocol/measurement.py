@@ -130,6 +130,7 @@ def _measured_reuse(
     split: Split, intervention: Intervention, frozen_contrasts: dict, refit_strengths: Sequence[float]
 ) -> dict[str, Any]:
     refit = Intervention(intervention.support, tuple(refit_strengths), intervention.directions)
+    frozen = {site: value.expand(len(split), -1) for site, value in frozen_contrasts.items()}
 
     def nominal(chosen: Intervention, contrasts: dict) -> list[float]:
         return dose_readouts(split.source, split.pairs, chosen, [1.0], contrasts, split.y_source)[:, 0].tolist()
@@ -139,7 +140,7 @@ def _measured_reuse(
         "source": split.y_source.tolist(),
         "target": split.y_target.tolist(),
         "refit": nominal(refit, split.contrasts),
-        "frozen": nominal(intervention, {site: value.expand(len(split), -1) for site, value in frozen_contrasts.items()}),
+        "frozen": nominal(intervention, frozen),
         "refit_strengths": list(refit.strengths),
     }
 

@@ -98,5 +98,5 @@ def margins(logits: Tensor, pairs: Sequence[Pair]) -> np.ndarray:
     values = (chosen[..., 0] - chosen[..., 1]).cpu().numpy()
     if not np.isfinite(values).all():
         bad = int(np.argwhere(~np.isfinite(values))[0, 0])
-        raise InputError(f"pair {pairs[bad].id}: the readout is not finite; the dose or the dtype is too large for the model")
+        raise InputError(f"pair {pairs[bad].id}: the readout is not finite; use a smaller dose or a wider dtype")
     return values

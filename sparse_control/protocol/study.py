@@ -35,7 +35,8 @@ from sparse_control.settings import ProtocolSettings, Settings
 SCHEMA = "six-axis/1"
 CODE = "sparse_control.protocol.study"
 SECTIONS = (
-    "support", "strengths", "selection", "effects", "norms", "evaluate", "reversal", "feedback", "preservation", "reuse",
+    "support", "strengths", "selection", "effects", "norms",
+    "evaluate", "reversal", "feedback", "preservation", "reuse",
 )  # fmt: skip
 
 

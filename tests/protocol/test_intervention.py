@@ -179,7 +179,8 @@ def test_foreign_hooks_and_the_model_stay_as_they_are(lm, pair):
 
 def test_contrast_is_target_minus_source(lm, pair):
     site = Site("head", 2, 1)
-    source, target = (capture_sites(lm, torch.tensor([ids]), [site])[site] for ids in (pair.source_ids, pair.target_ids))
+    both = (pair.source_ids, pair.target_ids)
+    source, target = (capture_sites(lm, torch.tensor([ids]), [site])[site] for ids in both)
     assert torch.allclose(pair_contrasts(lm, pair, [site])[site], target - source, atol=1e-6)
 
 

@@ -132,4 +132,5 @@ def _check_edits(encoder: Any, draft: Draft, found: list[tuple[int, int]]) -> No
         if place >= len(found) or found[place] != (declared[0][0], declared[1][0]):
             raise InputError(f"pair {draft.id}: declared edit {edit} is not difference {place} of the token sequences")
     if len(found) != len(draft.edits):
-        raise InputError(f"pair {draft.id}: prompts differ at {len(found)} tokens, {len(draft.edits)} edits are declared")
+        declared_count = len(draft.edits)
+        raise InputError(f"pair {draft.id}: prompts differ at {len(found)} tokens, {declared_count} edits are declared")
