@@ -29,5 +29,5 @@ def six_axis(preset: str = "smoke", model: str | None = None, root: str = ".") -
             root=str(place), settings=settings, weights=weights,
             panel=panel, selector=selector, condition=condition,
         )  # fmt: skip
-    manifest.submit(root=str(place)).result()
+    manifest.submit(root=str(place), below="measurements").result()
     return progress.summary(settings, place)

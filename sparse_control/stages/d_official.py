@@ -84,6 +84,10 @@ def run(*, corpus: Path, root: Path, settings: Settings) -> Receipt:
 
     every = pd.concat(tables, ignore_index=True)
     per_fact = _per_fact(every)
+    official, raw_summary = (_summary(per_fact[per_fact.metric == metric], settings) for metric in (OFFICIAL, RAW))
+    if raw_summary is None:
+        raise InputError(f"{tree.base}: no fact of the benchmark has a defined Raw-ISS; look at the model's states")
+
     if reduced:
         save_tensors(tree.states("benchmark"), reduced)
     write_json_lines(tree.result("iss_per_fact_layer.jsonl"), _rows(tree.model, every))
@@ -98,7 +102,6 @@ def run(*, corpus: Path, root: Path, settings: Settings) -> Receipt:
         "code_sha256": stages_code_sha256(),
         "threads": settings.threads,
     }
-    official, raw_summary = (_summary(per_fact[per_fact.metric == metric], settings) for metric in (OFFICIAL, RAW))
     write_json(
         tree.result("iss_model_summary.json"),
         {
