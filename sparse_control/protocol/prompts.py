@@ -5,19 +5,15 @@ alone: the keys and values of all earlier tokens are computed once, and prompts 
 single-token decode steps.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
 from typing import Self
 
 import torch
-from torch import Tensor, nn
-from transformers import AttentionInterface
+from torch import Tensor
 
-from sparse_control.errors import UnsupportedModel
 from sparse_control.models import LanguageModel
+from sparse_control.models.decode import decode_logits, read_prefixes
 from sparse_control.models.sites import Site, add_at_sites, capturing_sites, site_width
 
 MAXIMUM_ROWS = 128    # prompt-patch rows of one forward; bounds the (rows, V) logits in memory
@@ -137,87 +133,6 @@ class Prompts:
         return {site: gradient[:, 0] for site, gradient in zip(sites, gradients)}
 
 
-@dataclass(frozen=True)
-class _Prefixes:
-    """Keys and values (P, key/value heads, tokens, head_dim) per layer, padded on the right.
-
-    Layers with a sliding window keep fewer tokens than others. `bias` (P, 1, 1, 1, tokens + 1) per layer is -inf at
-    the padding and 0 else, the new token included.
-    """
-
-    keys: tuple[Tensor, ...]
-    values: tuple[Tensor, ...]
-    bias: tuple[Tensor, ...]
-
-    def take(self, index: Tensor) -> "_Prefixes":
-        return _Prefixes(*(tuple(tensor[index] for tensor in part) for part in (self.keys, self.values, self.bias)))
-
-
-DECODE_ATTENTION = "sparse_control_decode_prompts"
-_active: ContextVar[_Prefixes] = ContextVar("active_prefixes")
-
-
-def _decode_attention(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    scaling: float | None = None,
-    dropout: float = 0.0,
-    softcap: float | None = None,
-    s_aux: Tensor | None = None,
-    position_bias: Tensor | None = None,
-    **_ignored: object,
-) -> tuple[Tensor, None]:
-    """Attention of one new token per row; the R rows of a prompt share its keys and values without copies."""
-    if s_aux is not None or position_bias is not None:
-        raise UnsupportedModel(f"{type(module).__name__}: attention sinks and position biases are not supported")
-    prefixes = _active.get()
-    keys, values = prefixes.keys[module.layer_idx], prefixes.values[module.layer_idx]
-    n, kv, _, dim = keys.shape
-    rows, groups = query.shape[0] // n, query.shape[1] // kv
-    scaling = dim**-0.5 if scaling is None else scaling
-
-    def by_prompt(x: Tensor, per_head: int) -> Tensor:  # (P R, kv G, 1, dim) -> (P, kv, R, G, dim)
-        return x.view(n, rows, kv, per_head, dim).transpose(1, 2)
-
-    q, own_key, own_value = by_prompt(query, groups), by_prompt(key, 1), by_prompt(value, 1)
-    flat = q.reshape(n, kv, rows * groups, dim)
-    before = (flat @ keys.transpose(-1, -2)).view(n, kv, rows, groups, -1)
-    own = (q * own_key).sum(-1, keepdim=True)
-    scores = torch.cat([before, own], dim=-1) * scaling
-    if softcap is not None:
-        scores = torch.tanh(scores / softcap) * softcap
-    weights = (scores + prefixes.bias[module.layer_idx]).softmax(dim=-1)
-    mixed = (weights[..., :-1].reshape(n, kv, rows * groups, -1) @ values).view_as(q)
-    output = mixed + weights[..., -1:] * own_value
-    return output.transpose(1, 2).reshape(n * rows, 1, kv * groups, dim), None
-
-
-AttentionInterface.register(DECODE_ATTENTION, _decode_attention)
-
-
-@contextmanager
-def _decoding(lm: LanguageModel, prefixes: _Prefixes) -> Iterator[None]:
-    """Let the model's attention read `prefixes`; its configuration is put back on any exit."""
-    configs = {
-        id(module.config): module.config
-        for module in lm.model.modules()
-        if getattr(module, "config", None) is not None and hasattr(module.config, "_attn_implementation")
-    }
-    before = {key: config._attn_implementation for key, config in configs.items()}
-    token = _active.set(prefixes)
-    try:
-        for config in configs.values():
-            config._attn_implementation = DECODE_ATTENTION
-        yield
-    finally:
-        for key, config in configs.items():
-            config._attn_implementation = before[key]
-        _active.reset(token)
-
-
 class CachedPrompts(Prompts):
     """P prompts, read by decode steps on cached keys and values; all sites must be at position -1.
 
@@ -231,63 +146,22 @@ class CachedPrompts(Prompts):
         super().__init__(lm, ids, sites)
 
     def _unpatched(self, sites: Sequence[Site]) -> tuple[Tensor, dict[Site, Tensor]]:
-        caches: dict[int, list[tuple[Tensor, Tensor]]] = {}
-        for group in _by_length(self.ids):
-            before = torch.stack([self.ids[i][:-1] for i in group])
-            layers = self.lm.model.base_model(input_ids=before, use_cache=True).cache.layers
-            if len(layers) != self.lm.n_layers or any(getattr(layer, "keys", None) is None for layer in layers):
-                raise UnsupportedModel(f"{self.lm.name}: not every layer caches plain keys and values")
-            for row, index in enumerate(group):
-                caches[index] = [(layer.keys[row], layer.values[row]) for layer in layers]
-        by_layer = [[caches[i][layer] for i in range(len(self))] for layer in range(self.lm.n_layers)]
-        self._prefixes = _Prefixes(
-            keys=tuple(_padded([key for key, _ in layer]) for layer in by_layer),
-            values=tuple(_padded([value for _, value in layer]) for layer in by_layer),
-            bias=tuple(_padding_bias([key for key, _ in layer]) for layer in by_layer),
-        )
-        self._last = torch.stack([prompt[-1] for prompt in self.ids])
-        self._positions = torch.tensor([len(prompt) - 1 for prompt in self.ids], device=self.lm.device)
+        self._prefixes = read_prefixes(self.lm, self.ids)
         with capturing_sites(self.lm, sites) as captured:
-            logits = self._decode(1)
+            logits = decode_logits(self.lm, self._prefixes)
         return logits[:, 0], {site: captured[site][:, 0] for site in sites}
 
     def take(self, index: Tensor) -> Self:
         taken = super().take(index)
         taken._prefixes = self._prefixes.take(index)
-        taken._last, taken._positions = self._last[index], self._positions[index]
         return taken
-
-    def _decode(self, rows: int) -> Tensor:
-        """(P, rows, V): one forward of P * rows single tokens, the rows of a prompt side by side."""
-        with _decoding(self.lm, self._prefixes):
-            logits = self.lm.model(
-                input_ids=self._last.repeat_interleave(rows)[:, None],
-                position_ids=self._positions.repeat_interleave(rows)[:, None],
-                use_cache=False,
-            ).logits[:, -1]
-        return logits.view(len(self), rows, -1)
 
     def _patched(self, additions: Mapping[Site, Tensor]) -> Tensor:
         _check_last(additions)
         rows = next(iter(additions.values())).shape[1]
         flat = {site: value.reshape(len(self) * rows, -1) for site, value in additions.items()}
         with add_at_sites(self.lm, flat, length=1):
-            return self._decode(rows)
-
-
-def _padded(tensors: Sequence[Tensor]) -> Tensor:
-    """(P, heads, longest, head_dim) from P tensors (heads, tokens, head_dim)."""
-    longest = max(tensor.shape[1] for tensor in tensors)
-    return torch.stack([nn.functional.pad(tensor, (0, 0, 0, longest - tensor.shape[1])) for tensor in tensors])
-
-
-def _padding_bias(tensors: Sequence[Tensor]) -> Tensor:
-    """(P, 1, 1, 1, longest + 1): -inf where `_padded` padded; the last place is the new token's own."""
-    lengths = torch.tensor([tensor.shape[1] for tensor in tensors], device=tensors[0].device)[:, None]
-    places = torch.arange(int(lengths.max()) + 1, device=lengths.device)
-    hidden = (places >= lengths) & (places < places[-1])
-    bias = torch.zeros(hidden.shape, dtype=tensors[0].dtype, device=lengths.device).masked_fill(hidden, -torch.inf)
-    return bias[:, None, None, None]
+            return decode_logits(self.lm, self._prefixes, rows)
 
 
 def _check_last(sites: Sequence[Site] | Mapping[Site, Tensor]) -> None:
