@@ -39,9 +39,10 @@ def real_array(name: str, values: Any, *, allowed: tuple[float, ...] = ()) -> np
     elements = _elements(name, values)
     if len(elements) == 0:
         raise ValueError(f"{name} must not be empty, got {values!r}")
-    for index, value in enumerate(elements):
-        if not is_real(value):
-            raise ValueError(f"{name}[{index}] must be a real number, got {value!r}")
+    if not isinstance(elements, np.ndarray):
+        for index, value in enumerate(elements):
+            if not is_real(value):
+                raise ValueError(f"{name}[{index}] must be a real number, got {value!r}")
     try:
         array = np.array(elements, dtype=np.float64)
     except OverflowError as error:
@@ -49,12 +50,12 @@ def real_array(name: str, values: Any, *, allowed: tuple[float, ...] = ()) -> np
     bad = ~np.isfinite(array) & ~np.isin(array, allowed)
     if bad.any():
         index = int(np.argmax(bad))
-        raise ValueError(f"{name}[{index}] must be finite, got {elements[index]!r}")
+        raise ValueError(f"{name}[{index}] must be finite, got {array[index].item()!r}")
     return array
 
 
-def _elements(name: str, values: Any) -> list[Any]:
-    """The elements of a flat sequence, as they are; of an array, as Python objects."""
+def _elements(name: str, values: Any) -> list[Any] | np.ndarray:
+    """The elements of a flat sequence, as they are; an array of a real dtype whole, of any other as Python objects."""
     if isinstance(values, (str, bytes)):
         raise ValueError(f"{name} must be a sequence of real numbers, got {values!r}")
     if isinstance(values, Sequence):
@@ -69,7 +70,7 @@ def _elements(name: str, values: Any) -> list[Any]:
         raise ValueError(f"{name} must be convertible to a numpy array ({error}), got {values!r}") from error
     if array.ndim != 1:
         raise ValueError(f"{name} must be one-dimensional, got shape {array.shape}")
-    return array.tolist()
+    return array if array.dtype.kind in "fiu" else array.tolist()
 
 
 def equal_lengths(**arrays: Sequence[Any] | np.ndarray) -> None:

@@ -229,7 +229,7 @@ def run(*, root: Path, settings: Settings, task: str, selector: str, condition: 
             raise InputError(f"{name} must be one of {', '.join(known)}, got {value!r}")
     torch.set_num_threads(settings.threads)
     lm = _model(settings.model, settings.dtype)
-    path = Path(root, "measurements", settings.model.replace("/", "--"), f"{task}.{selector}.{condition}.jsonl")
+    path = Path(root, "measurements", lm.name, f"{task}.{selector}.{condition}.jsonl")
     common = {
         "model": lm.provenance,
         "params_sha256": _params_sha256(settings),
@@ -243,7 +243,7 @@ def run(*, root: Path, settings: Settings, task: str, selector: str, condition: 
         context = _shared(lm, protocol.model_dump_json(), task, seed)
         finished[seed] = {
             "schema": SCHEMA,
-            "model": settings.model,
+            "model": lm.name,
             "task": task,
             "selector": selector,
             "condition": condition,

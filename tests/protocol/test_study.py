@@ -56,8 +56,8 @@ def run(root, **changes):
     return study.run(root=root, **arguments | changes)
 
 
-def path(root, selector="driver_omp", condition="P"):
-    return root / "measurements" / "smollm2-135m-instruct" / f"ioi.{selector}.{condition}.jsonl"
+def path(root, selector="driver_omp", condition="P", model="tiny-llama"):
+    return root / "measurements" / model / f"ioi.{selector}.{condition}.jsonl"
 
 
 @pytest.mark.parametrize("selector", ["driver_omp", "coverage_driver"])
@@ -65,7 +65,7 @@ def path(root, selector="driver_omp", condition="P"):
 @pytest.mark.parametrize("effects", ["first_order", "measured"])
 def test_records_follow_the_schema(tiny, tmp_path, selector, condition, effects):
     receipt = run(tmp_path, selector=selector, condition=condition, settings=settings(effects=effects))
-    assert list(receipt.as_json()) == [f"measurements/smollm2-135m-instruct/ioi.{selector}.{condition}.jsonl"]
+    assert list(receipt.as_json()) == [f"measurements/tiny-llama/ioi.{selector}.{condition}.jsonl"]
     records = read_measurements(tmp_path, path(tmp_path, selector, condition))
     assert [record.seed for record in records] == [0, 1]
     for record in records:
@@ -190,7 +190,7 @@ def test_default_model_shows_the_pattern_of_the_source(default_model, tmp_path, 
     values = {}
     for condition in ("P", "F"):
         study.run(root=tmp_path, settings=chosen, task="ioi", selector="driver_omp", condition=condition)
-        (record,) = read_measurements(tmp_path, path(tmp_path, condition=condition))
+        (record,) = read_measurements(tmp_path, path(tmp_path, condition=condition, model=default_model.name))
         evaluated = record.evaluate
         values[condition] = rel_tar(evaluated.source, evaluated.target, evaluated.at_dose(1.0))
     assert values["P"] <= 0.4 < 0.8 < values["F"]
