@@ -71,7 +71,7 @@ def _parse(text: str, place: str) -> Any:
     try:
         return json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{place}: not valid JSON ({error}); restore the file from git or measure it again") from error
+        raise InputError(f"{place}: not valid JSON ({error})") from error
 
 
 def read_text(path: Path) -> str:

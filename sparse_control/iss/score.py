@@ -1,13 +1,26 @@
-"""Internal State Stability of a set of states (source document, 10; definitions A9): arrays in, a table out."""
+"""Internal State Stability of a set of states (source document, 10): arrays in, a table out."""
 
 from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
+from scipy.sparse import csr_array
 
 EPSILON = 1e-8
 # A vector this much shorter than the longest row is rounding and has no direction.
 NEGLIGIBLE = 1e-12
+
+
+def encode_labels(name: str, labels: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Integer codes (N,) in order of first appearance, and the distinct labels.
+
+    Raises:
+        ValueError: a label is missing (None or NaN).
+    """
+    codes, distinct = pd.factorize(np.asarray(labels, dtype=object))
+    if (codes < 0).any():
+        raise ValueError(f"{name}[{int(np.argmax(codes < 0))}] is missing")
+    return codes, distinct
 
 
 def residualise(z: np.ndarray, relations: np.ndarray, families: np.ndarray) -> np.ndarray:
@@ -51,6 +64,9 @@ def internal_state_stability(
     centroids, compare a fact with itself across families (S+) and with the other facts of its
     relation across families (S-): `ISS = (S+ - S-) / (1 - S- + 1e-8)`.
 
+    The value depends on lam_rel: with few rows for the dimensions a small one makes all rows nearly orthogonal and
+    ISS tends to 0, and with lam_rel = 0 whitening cancels any invertible transport. Report it over several.
+
     Args:
         z: (N, D) states: transported `J h`, reduced `B h`, or raw `h` for Raw-ISS.
         facts, relations, families: N labels each.
@@ -79,9 +95,9 @@ def internal_state_stability(
     if model_width < 1:
         raise ValueError(f"model_width must be at least 1, got {model_width!r}")
 
-    fact_of, fact_names = pd.factorize(np.asarray(facts, dtype=object))
-    relation_of, relation_names = pd.factorize(np.asarray(relations, dtype=object))
-    family_of, family_names = pd.factorize(np.asarray(families, dtype=object))
+    fact_of, fact_names = encode_labels("facts", facts)
+    relation_of, relation_names = encode_labels("relations", relations)
+    family_of, family_names = encode_labels("families", families)
     relation_of_fact = np.zeros(len(fact_names), dtype=int)
     relation_of_fact[fact_of] = relation_of
     if (relation_of_fact[fact_of] != relation_of).any():
@@ -95,8 +111,7 @@ def internal_state_stability(
     n_facts, n_families = len(fact_names), len(family_names)
     cell = fact_of * n_families + family_of
     counts = np.bincount(cell, minlength=n_facts * n_families).reshape(n_facts, n_families)
-    sums = np.zeros((n_facts * n_families, z.shape[1]))
-    np.add.at(sums, cell, whitened)
+    sums = _group_sums(whitened, cell, n_facts * n_families)
     centroids = sums.reshape(n_facts, n_families, -1) / np.maximum(counts, 1)[..., None]
     lengths = np.linalg.norm(centroids, axis=2)
     present = counts > 0
@@ -110,10 +125,9 @@ def internal_state_stability(
     s_plus = _divide((own_sum**2).sum(axis=1) - n_own, pairs)
 
     # Sum over g != f, t != t' of cos = sum over all (g, t, t') minus t = t', both without g = f.
-    per_relation = np.zeros((len(relation_names), n_families, z.shape[1]))
-    np.add.at(per_relation, relation_of_fact, directions)
-    per_relation_count = np.zeros((len(relation_names), n_families))
-    np.add.at(per_relation_count, relation_of_fact, usable)
+    per_relation = _group_sums(directions.reshape(n_facts, -1), relation_of_fact, len(relation_names))
+    per_relation = per_relation.reshape(-1, n_families, z.shape[1])
+    per_relation_count = _group_sums(usable.astype(np.float64), relation_of_fact, len(relation_names))
     others = per_relation[relation_of_fact] - directions  # (F, T, D)
     others_count = per_relation_count[relation_of_fact] - usable
     cross = (own_sum * others.sum(axis=1)).sum(axis=1) - (directions * others).sum(axis=(1, 2))
@@ -140,9 +154,13 @@ def internal_state_stability(
 
 
 def _group_means(z: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    sums = np.zeros((labels.max() + 1, z.shape[1]))
-    np.add.at(sums, labels, z)
-    return sums / np.bincount(labels)[:, None]
+    return _group_sums(z, labels, labels.max() + 1) / np.bincount(labels)[:, None]
+
+
+def _group_sums(rows: np.ndarray, labels: np.ndarray, n_groups: int) -> np.ndarray:
+    """(n_groups, D): the rows of each label added up, as a product with the label indicator matrix."""
+    indicator = csr_array((np.ones(len(labels)), (labels, np.arange(len(labels)))), shape=(n_groups, len(labels)))
+    return indicator @ rows
 
 
 def _longest(rows: np.ndarray) -> float:

@@ -1,11 +1,11 @@
-"""Benchmark sampling uncertainty: a bootstrap over relations (source document, 18; definitions A10)."""
+"""Benchmark sampling uncertainty: a bootstrap over relations (source document, 18)."""
 
 from collections.abc import Sequence
 
 import numpy as np
-import pandas as pd
 from scipy.stats import bootstrap
 
+from sparse_control.iss.score import encode_labels
 from sparse_control.seeds import stream
 
 
@@ -40,7 +40,7 @@ def relation_bootstrap(
         raise ValueError(f"n_resamples must be at least 1, got {n_resamples!r}")
     if not 0 < confidence < 1:
         raise ValueError(f"confidence must be in (0, 1), got {confidence!r}")
-    labels, names = pd.factorize(np.asarray(relations, dtype=object))
+    labels, names = encode_labels("relations", relations)
     sums = np.bincount(labels, weights=values)
     counts = np.bincount(labels).astype(np.float64)
 

@@ -1,4 +1,4 @@
-"""How well an estimator acts on held-out activations (source document, 5.4, 7.1; definitions A6)."""
+"""How well an estimator acts on held-out activations (source document, 5.4, 7.1)."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Named alternatives to the official estimator (definitions A5). None of them is ever chosen silently."""
+"""Named alternatives to the official estimator. None of them is ever chosen silently."""
 
 import torch
 from torch import Tensor

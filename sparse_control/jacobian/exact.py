@@ -1,4 +1,4 @@
-"""Exact Jacobians of single prompts and their exact finite-corpus averages (source document, 5; definitions A2, A3)."""
+"""Exact Jacobians of single prompts and their exact finite-corpus averages (source document, 5)."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,6 +16,9 @@ from sparse_control.models.language_model import LanguageModel
 def exact_jacobian(lm: LanguageModel, input_ids: Sequence[int] | Tensor, layers: Sequence[int] | None = None) -> Tensor:
     """`J[l] = d h^L_T / d h^l_T` of one prompt at its last token, all layers from one reverse sweep.
 
+    `h^l` is what enters block l (h^0: the embedding) and `h^(l+1)` what leaves it, so that the state at
+    `Site("resid", l)` is transported by `J[l + 1]`; `J^L` is the identity and not among them.
+
     Args:
         lm: a model in evaluation mode.
         input_ids: (T,), T >= 2.
@@ -29,6 +32,8 @@ def exact_jacobian(lm: LanguageModel, input_ids: Sequence[int] | Tensor, layers:
         UnsupportedModel: training mode, inference mode, offloaded or quantised parameters.
     """
     check_exact_mode(lm)
+    if isinstance(layers, int):
+        raise ValueError(f"layers must be a sequence of source layers, got {layers!r}; use [{layers}]")
     layers = range(lm.n_layers) if layers is None else layers
     for layer in layers:
         if not 0 <= layer < lm.n_layers:

@@ -1,4 +1,4 @@
-"""Linear operators by their action: `shape`, `matmat`, `rmatmat` (source document, 6; definitions A4)."""
+"""Linear operators by their action: `shape`, `matmat`, `rmatmat` (source document, 6)."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from sparse_control.jacobian.guard import check_exact_mode
 from sparse_control.jacobian.sweep import pull_back, push_forward
-from sparse_control.models.decode import DecodeStep
+from sparse_control.models.decode import DecodeStep, as_prompt
 from sparse_control.models.language_model import LanguageModel
 
 Array = np.ndarray | Tensor
@@ -106,7 +106,7 @@ class CorpusOperator(_Products):
         if not 0 <= layer < lm.n_layers:
             raise ValueError(f"layer must be in 0..{lm.n_layers - 1}, got {layer}")
         self.lm, self.layer = lm, layer
-        self.corpus_ids = [torch.as_tensor(prompt) for prompt in corpus_ids]
+        self.corpus_ids = [as_prompt(lm, prompt, f"corpus_ids[{index}]") for index, prompt in enumerate(corpus_ids)]
         self.shape = (lm.width, lm.width)
         self.dtype = lm.model.dtype
 
@@ -125,13 +125,13 @@ class CorpusOperator(_Products):
 
 
 def corpus_operator(lm: LanguageModel, corpus_ids: Sequence[Sequence[int]], layer: int) -> CorpusOperator:
-    """Matrix-free `J^l = (1/n) sum_i J^l_{x_i}` (definitions A2, A4).
+    """Matrix-free `J^l = (1/n) sum_i J^l_{x_i}`.
 
     Args:
         corpus_ids: n prompts of token ids, the calibration sequence length each.
-        layer: source layer, 0..L-1.
+        layer: source layer, 0..L-1: h^l enters block l, and `Site("resid", l)` is h^(l+1).
 
     Raises:
-        ValueError: no prompts, or a layer outside the model.
+        ValueError: no prompts, a prompt that is not a sequence of at least two token ids, or a layer outside the model.
     """
     return CorpusOperator(lm, corpus_ids, layer)

@@ -1,8 +1,9 @@
-"""Randomized QB factorisation of a Jacobian (source document, 6; definitions A4)."""
+"""Randomized QB factorisation of a Jacobian (source document, 6)."""
 
 from dataclasses import dataclass
 
 import torch
+from scipy.sparse.linalg import LinearOperator
 from torch import Tensor
 
 from sparse_control.jacobian.operator import Array, Operator, like
@@ -31,7 +32,13 @@ class Factors:
         return self.Q.shape[1]
 
     def reduce(self, h: Array) -> Array:
-        """`y = B h` (..., r) for h (..., d): coordinates whose cosines are those of `J_hat h` (6.4)."""
+        """`y = B h` (..., r) for h (..., d): coordinates whose cosines are those of `J_hat h` (6.4).
+
+        Raises:
+            ValueError: the last dimension of h is not d.
+        """
+        if h.shape[-1] != self.B.shape[1]:
+            raise ValueError(f"h must have last dimension {self.B.shape[1]}, got shape {tuple(h.shape)}")
         return like(torch.as_tensor(h).double() @ self.B.T.double(), h)
 
     def apply(self, h: Array) -> Array:
@@ -40,9 +47,7 @@ class Factors:
         Raises:
             ValueError: the last dimension of h is not d.
         """
-        if h.shape[-1] != self.B.shape[1]:
-            raise ValueError(f"h must have last dimension {self.B.shape[1]}, got shape {tuple(h.shape)}")
-        return like((torch.as_tensor(h).double() @ self.B.T.double()) @ self.Q.T.double(), h)
+        return like(torch.as_tensor(self.reduce(h)).double() @ self.Q.T.double(), h)
 
     def truncate(self, rank: int, oversampling: int | None = None) -> "Factors":
         """The nested estimator of a smaller rank: the first `rank + oversampling` columns.
@@ -82,6 +87,10 @@ def randomized_qb(
     Raises:
         ValueError: an argument out of range, or an operator whose products are not finite.
     """
+    if not all(hasattr(op, name) for name in ("matmat", "rmatmat", "dtype")) or isinstance(op, LinearOperator):
+        raise ValueError(f"op must be an operator of this package, got {type(op).__name__}; wrap a matrix in DenseOperator")
+    if op.shape[0] != op.shape[1]:
+        raise ValueError(f"op must be square, got shape {tuple(op.shape)}")
     width = op.shape[1]
     if not 1 <= rank < width:
         raise ValueError(f"rank must be in 1..{width - 1}, got {rank}")

@@ -1,4 +1,4 @@
-"""Jacobian products of one decode step: reverse and forward sweeps over the blocks (definitions A2).
+"""Jacobian products of one decode step: reverse and forward sweeps over the blocks.
 
 With the keys and values before the last token cached, `J_x^l` is the Jacobian of blocks l..L-1 on one token.
 The forward runs once, at batch 1; only tangents and cotangents are batched.

@@ -1,4 +1,4 @@
-"""Single-token decode steps on cached keys and values (definitions A2).
+"""Single-token decode steps on cached keys and values.
 
 Attention is causal, so nothing at earlier positions depends on the last token's residual states: the keys and values
 before it are computed once, and every patch, tangent and cotangent reuses them.
@@ -45,6 +45,24 @@ class Prefixes:
         """The prefixes of some prompts, in the order of `index`."""
         layers = (tuple(tensor[index] for tensor in part) for part in (self.keys, self.values, self.bias))
         return Prefixes(*layers, self.last[index], self.positions[index])
+
+
+def as_prompt(lm: LanguageModel, input_ids: Sequence[int] | Tensor, name: str) -> Tensor:
+    """Token ids (T,) on the model's device.
+
+    Raises:
+        ValueError: not one sequence of at least two ids of the model's vocabulary.
+    """
+    try:
+        ids = torch.as_tensor(input_ids, device=lm.device)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(f"{name} must be a sequence of token ids, got {input_ids!r}; encode text first") from error
+    if ids.ndim != 1 or len(ids) < 2 or ids.is_floating_point():
+        raise ValueError(f"{name} must be token ids (T,) with T >= 2, got {ids.dtype} of shape {tuple(ids.shape)}")
+    vocabulary = lm.model.get_input_embeddings().num_embeddings
+    if not 0 <= int(ids.min()) <= int(ids.max()) < vocabulary:
+        raise ValueError(f"{name} must hold ids in 0..{vocabulary - 1}, got {int(ids.min())}..{int(ids.max())}")
+    return ids
 
 
 @torch.no_grad()
@@ -196,11 +214,8 @@ class DecodeStep:
     """
 
     def __init__(self, lm: LanguageModel, input_ids: Sequence[int] | Tensor) -> None:
-        input_ids = torch.as_tensor(input_ids, device=lm.device)
-        if input_ids.ndim != 1 or len(input_ids) < 2:
-            raise ValueError(f"input_ids must be (T,) with T >= 2, got shape {tuple(input_ids.shape)}")
         self.lm = lm
-        self._prefixes = read_prefixes(lm, [input_ids])
+        self._prefixes = read_prefixes(lm, [as_prompt(lm, input_ids, "input_ids")])
 
     def stream(self) -> list[Tensor]:
         """h^0..h^L of the last token, (1, 1, d) each, with the graph from h^0 on: h^0 is a leaf that requires grad."""

@@ -34,6 +34,9 @@ class LanguageModel:
         """
         return cls(model=model, tokenizer=tokenizer, provenance=provenance or {}, layout=find_layout(model))
 
+    def __repr__(self) -> str:
+        return f"LanguageModel({self.name!r}, n_layers={self.n_layers}, width={self.width})"
+
     @property
     def name(self) -> str:
         return self.provenance.get("name", self.model.config.model_type)

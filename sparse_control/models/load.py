@@ -145,7 +145,7 @@ def _find(name: str) -> Found:
 
 
 def load_model(name: str, dtype: str = "float32", device: str = "auto") -> LanguageModel:
-    """Load a model and accept it only after a self-check (definitions A1).
+    """Load a model and accept it only after a self-check.
 
     Args:
         name: registry name (`models list`), local directory, path of a .gguf file, or hub id.

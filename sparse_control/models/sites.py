@@ -1,7 +1,7 @@
-"""Sites: their names, where they stand in a model, reading them and adding to them (definitions B)."""
+"""Sites: their names, where they stand in a model, reading them and adding to them."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
@@ -20,7 +20,7 @@ class Site:
 
     Attributes:
         component: `head`, a slice of the attention output projection's input; `mlp`, the MLP's output;
-            `resid`, the block's output.
+            `resid`, the block's output, which is h^(layer+1) of the residual stream.
         layer: block index, 0..L-1.
         head: head index for `head`, else None.
         position: token position; negative counts from the end of the prompt.
@@ -115,6 +115,37 @@ def _by_module(lm: LanguageModel, sites: Sequence[Site]) -> dict[nn.Module, list
 
 
 @contextmanager
+def _acting_at(
+    grouped: Mapping[nn.Module, list[Site]], act: Callable[[Tensor, list[Site]], Tensor | None]
+) -> Iterator[None]:
+    """Call `act(activation, sites)` at each module's sites; a tensor it returns takes the activation's place."""
+
+    def before(sites: list[Site]):
+        def hook(_module: nn.Module, args: tuple) -> tuple | None:
+            changed = act(args[0], sites)
+            return None if changed is None else (changed, *args[1:])
+
+        return hook
+
+    def after(sites: list[Site]):
+        def hook(_module: nn.Module, _args: tuple, output: Tensor | tuple) -> Tensor | tuple | None:
+            first, *rest = output if isinstance(output, tuple) else (output,)
+            changed = act(first, sites)
+            return (changed, *rest) if changed is not None and isinstance(output, tuple) else changed
+
+        return hook
+
+    with ExitStack() as stack:
+        for module, sites in grouped.items():
+            if sites[0].component == "head":  # heads stand in the input of the projection, the others in outputs
+                handle = module.register_forward_pre_hook(before(sites))
+            else:
+                handle = module.register_forward_hook(after(sites))
+            stack.callback(handle.remove)
+        yield
+
+
+@contextmanager
 def add_at_sites(lm: LanguageModel, additions: Mapping[Site, Tensor], length: int) -> Iterator[None]:
     """Add a vector to the activation at each site in every forward of `length` tokens.
 
@@ -129,41 +160,22 @@ def add_at_sites(lm: LanguageModel, additions: Mapping[Site, Tensor], length: in
         ValueError: a site outside the model or the prompt, or a vector of another width.
     """
     grouped = _by_module(lm, list(additions))
-    vectors = {}
     for site, vector in additions.items():
         _index(site, length)
         if vector.shape[-1] != site_width(lm, site):
             raise ValueError(
                 f"site {site.name}: direction has width {vector.shape[-1]}, the site has {site_width(lm, site)}"
             )
-        vectors[site] = vector
 
     def patch(activation: Tensor, sites: list[Site]) -> Tensor:
         if activation.shape[1] != length:
             return activation
         patched = activation.clone()
         for site in sites:
-            patched[:, _index(site, length), _columns(lm, site)] += vectors[site].to(activation)
+            patched[:, _index(site, length), _columns(lm, site)] += additions[site].to(activation)
         return patched
 
-    def before(sites: list[Site]):
-        return lambda _module, args: (patch(args[0], sites), *args[1:])
-
-    def after(sites: list[Site]):
-        def hook(_module: nn.Module, _args: tuple, output: Tensor | tuple) -> Tensor | tuple:
-            if isinstance(output, tuple):
-                return (patch(output[0], sites), *output[1:])
-            return patch(output, sites)
-
-        return hook
-
-    with ExitStack() as stack:
-        for module, sites in grouped.items():
-            if sites[0].component == "head":
-                handle = module.register_forward_pre_hook(before(sites))
-            else:
-                handle = module.register_forward_hook(after(sites))
-            stack.callback(handle.remove)
+    with _acting_at(grouped, patch):
         yield
 
 
@@ -172,24 +184,11 @@ def capturing_sites(lm: LanguageModel, sites: Sequence[Site]) -> Iterator[dict[S
     """Read the activations (B, T, site width) of the last forward at each site, whatever its position."""
     captured: dict[Site, Tensor] = {}
 
-    def read(sites_here: list[Site], activation: Tensor) -> None:
+    def read(activation: Tensor, sites_here: list[Site]) -> None:
         for site in sites_here:
             captured[site] = activation[..., _columns(lm, site)].detach().clone()
 
-    def before(sites_here: list[Site]):
-        return lambda _module, args: read(sites_here, args[0])
-
-    def after(sites_here: list[Site]):
-        return lambda _module, _args, output: read(sites_here, output[0] if isinstance(output, tuple) else output)
-
-    grouped = _by_module(lm, sites)
-    with ExitStack() as stack:
-        for module, sites_here in grouped.items():
-            if sites_here[0].component == "head":
-                handle = module.register_forward_pre_hook(before(sites_here))
-            else:
-                handle = module.register_forward_hook(after(sites_here))
-            stack.callback(handle.remove)
+    with _acting_at(_by_module(lm, sites), read):
         yield captured
 
 

@@ -1,4 +1,4 @@
-"""The residual stream, read and cut by hooks on the blocks (source document, 1; definitions A1)."""
+"""The residual stream, read and cut by hooks on the blocks (source document, 1)."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -68,7 +68,7 @@ def full_stream(lm: LanguageModel, input_ids: Tensor) -> list[Tensor]:
 
 @torch.no_grad()
 def residual_stream(lm: LanguageModel, input_ids: Tensor) -> Tensor:
-    """Query-end residual states h^0..h^L at the last token (source document, 1; definitions A1).
+    """Query-end residual states h^0..h^L at the last token (source document, 1).
 
     Args:
         input_ids: (B, T), equal lengths, no padding.

@@ -1,4 +1,4 @@
-"""Effect columns: how much each site alone changes each pair's readout at unit strength (definitions B)."""
+"""Effect columns: how much each site alone changes each pair's readout at unit strength."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

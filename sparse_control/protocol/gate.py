@@ -1,4 +1,4 @@
-"""The baseline gate: a pair the unpatched model does not tell apart is dropped and counted (definitions B)."""
+"""The baseline gate: a pair the unpatched model does not tell apart is dropped and counted."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""An intervention and the context manager that applies it (definitions B; source document, "What every axis needs")."""
+"""An intervention and the context manager that applies it (source document, "What every axis needs")."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -48,6 +48,8 @@ class Intervention:
     directions: tuple[Tensor, ...] | None = None
 
     def __post_init__(self) -> None:
+        if isinstance(self.support, Site):
+            raise ValueError(f"support must be a sequence of sites, got one site; use ({self.support.name},)")
         support = tuple(self.support)
         for site in support:
             if not isinstance(site, Site):

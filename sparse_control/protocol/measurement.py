@@ -194,6 +194,10 @@ def measure(
 
     evaluated = split(evaluate)
     contrasts = {site: evaluated.contrasts[site] for site in intervention.support}
+    if intervention.directions is None:
+        for site, contrast in contrasts.items():
+            if not contrast.any():
+                raise ValueError(f"site {site.name}: the prompts of every pair agree up to there, so P has no direction")
     patched = dose_readouts(
         evaluated.source, evaluated.pairs, intervention, doses, contrasts, evaluated.y_source
     )  # (N, G)

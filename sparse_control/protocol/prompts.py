@@ -1,4 +1,4 @@
-"""A set of prompts read at their last token: unpatched once, then under batches of patches (definitions A2, B).
+"""A set of prompts read at their last token: unpatched once, then under batches of patches.
 
 `Prompts` runs every patch as a full forward and takes any site. `CachedPrompts` takes sites at the last position
 alone: the keys and values of all earlier tokens are computed once, and prompts and patches share one batch of

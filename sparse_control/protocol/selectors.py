@@ -1,4 +1,4 @@
-"""Which sites, and how strongly: two selectors over effect columns (definitions B). numpy alone, float64.
+"""Which sites, and how strongly: two selectors over effect columns. numpy alone, float64.
 
 The source document names both selectors without defining them; the definitions are this project's and are
 stated as such in the paper.
@@ -113,7 +113,7 @@ def fit_strengths(columns: np.ndarray, target: np.ndarray, max_strength: float |
 def driver_omp(
     effects: Any, target: Any, k: int, min_effect: float = 0.0, max_strength: float | None = None
 ) -> Selection:
-    """Driver-OMP(k): orthogonal matching pursuit on unit-normalised effect columns (definitions B).
+    """Driver-OMP(k): orthogonal matching pursuit on unit-normalised effect columns.
 
     Each round takes the column most correlated with the residual (ties: lowest index) and refits all strengths on
     the raw columns. It stops at `k` columns, when a column would raise R^2 by less than 1e-3 (the column is left
@@ -185,7 +185,7 @@ def common_strength(columns: np.ndarray, target: np.ndarray) -> float:
 
 
 def coverage_driver(effects: Any, target: Any, k: int) -> Selection:
-    """Coverage-Driver(k): greedy on how much of each pair's gap the sites cover together (definitions B).
+    """Coverage-Driver(k): greedy on how much of each pair's gap the sites cover together.
 
     `F(S) = mean_i min(1, sum_{s in S} clip(e_si / t_i, 0, 1))` is monotone submodular, so the greedy support
     reaches at least 1 - 1/e of the best. Ties go to the larger total (the site's mean clipped share), then to the

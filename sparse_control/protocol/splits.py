@@ -80,7 +80,7 @@ class Split:
 
 
 def margins(logits: Tensor, pairs: Sequence[Pair]) -> np.ndarray:
-    """The readout: logit of the target answer minus logit of the source answer (definitions B).
+    """The readout: logit of the target answer minus logit of the source answer.
 
     Args:
         logits: (N, R, V) at the last token.

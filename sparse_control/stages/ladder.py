@@ -1,4 +1,4 @@
-"""The acceptance rule and the failure ladder as code (source document, 7.3, 12, 17; definitions A6, A7)."""
+"""The acceptance rule and the failure ladder as code (source document, 7.3, 12, 17)."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

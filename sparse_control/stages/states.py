@@ -42,7 +42,7 @@ def query_states(lm: LanguageModel, queries: Sequence[Query], layers: Sequence[i
         by_length.setdefault(len(ids), []).append(index)
     states = {layer: torch.zeros(len(queries), lm.width) for layer in layers}
     answered = np.zeros(len(queries), dtype=bool)
-    with tqdm(total=len(queries), desc=label, unit="prompt") as bar:
+    with tqdm(total=len(queries), desc=label, unit="prompt", mininterval=1.0) as bar:
         for length, indices in sorted(by_length.items()):
             size = max(1, TOKENS_PER_BATCH // length)
             for start in range(0, len(indices), size):

@@ -1,4 +1,4 @@
-"""Source and target prompts as minimal edits of each other, checked against the tokenizer (definitions B)."""
+"""Source and target prompts as minimal edits of each other, checked against the tokenizer."""
 
 from dataclasses import dataclass
 from typing import Any
