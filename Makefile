@@ -65,11 +65,15 @@ $(BASE):
 serve: export PREFECT_API_URL := http://127.0.0.1:$(PORT)/api
 serve: $(ALL) stop
 	@mkdir -p $(PREFECT_HOME)
-	@PREFECT_LOGGING_LEVEL=WARNING $(BIN)/prefect server start --background --host 127.0.0.1 --port $(PORT) >/dev/null
+	@$(BIN)/python -c "import socket; socket.create_server(('127.0.0.1', $(PORT)))" 2>/dev/null || \
+	  { echo "port $(PORT) is taken; choose another one: make serve PORT=4201" >&2; exit 1; }
+	@bash -c 'set -m; nohup $(BIN)/prefect server start --host 127.0.0.1 --port $(PORT) > $(PREFECT_HOME)/server.log 2>&1 & echo $$! > $(PREFECT_HOME)/server.pid'
 	@for second in $$(seq 120); do \
-	  $(BIN)/python -c "import urllib.request as u; u.urlopen('$(PREFECT_API_URL)/health', timeout=2)" 2>/dev/null && break; \
-	  test $$second -lt 120 || { echo "the server does not answer; see $(PREFECT_HOME)/server.log" >&2; exit 1; }; \
 	  sleep 1; \
+	  kill -0 $$(cat $(PREFECT_HOME)/server.pid) 2>/dev/null || second=120; \
+	  test $$second -lt 120 || { tail -n 5 $(PREFECT_HOME)/server.log >&2; \
+	    echo "the server did not start ($(PREFECT_HOME)/server.log); port taken? make serve PORT=4201" >&2; exit 1; }; \
+	  $(BIN)/python -c "import urllib.request as u; u.urlopen('$(PREFECT_API_URL)/health', timeout=2)" 2>/dev/null && break; \
 	done
 	@$(BIN)/prefect work-pool create local --type process --overwrite >/dev/null
 	@$(BIN)/prefect deploy --all >/dev/null
@@ -81,6 +85,8 @@ deployments:
 	@echo "export PREFECT_API_URL=http://127.0.0.1:$(PORT)/api"
 	@for name in official-iss six-axis reproduce; do \
 	  echo "$(BIN)/prefect deployment run '$$name/$$name' --watch"; done
+	@echo "$(BIN)/prefect deployment run 'reproduce/reproduce' -p root=runs/smoke --watch"
+	@echo "why a run failed stands in $(PREFECT_HOME)/worker.log"
 
 # only a process that is Prefect's still: the number in an old file may belong to another one by now
 stop:

@@ -8,6 +8,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -84,7 +85,8 @@ def reproduce(root: Path | None, out: Path | None) -> None:
 @cli.command()
 @_root_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of lines.")
-def verify(root: Path | None, as_json: bool) -> None:
+@click.option("-v", "--verbose", is_flag=True, help="Every check, not only failures, warnings and skips.")
+def verify(root: Path | None, as_json: bool, verbose: bool) -> None:
     """Check hashes, records, tables, claims and provenance."""
     from sparse_control.artifact.verify import verify as run_checks
 
@@ -98,7 +100,8 @@ def verify(root: Path | None, as_json: bool) -> None:
         )
     else:
         for check in checks:
-            click.echo(str(check))
+            if verbose or check.status != "ok":
+                click.echo(str(check))
         click.echo(f"verify: {len(counted)} checks, {failed} failed")
     if failed:
         raise click.exceptions.Exit(1)
@@ -157,9 +160,28 @@ def run() -> None:
     """Measure; an interrupted run goes on where it stopped."""
 
 
+def _check_model(preset: str, model: str | None) -> None:
+    """Refuse a model that cannot be named so, before anything is started; nothing is loaded.
+
+    Raises:
+        InputError: neither a registry name, a hub id (owner/name), a directory nor a file; or an unknown preset.
+    """
+    from sparse_control.models.fetch import find_source
+    from sparse_control.settings import load_settings
+
+    name = load_settings(project_folder() / "params.yaml", preset, model).model
+    if Path(name).is_dir() or Path(name).is_file():
+        return
+    if name.endswith(".gguf"):
+        raise InputError(f"model {name}: no such file")
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
+        find_source(name)
+
+
 def _run_flow(module: str, name: str, preset: str, model: str | None, root: Path | None, dask: str | None) -> None:
     from importlib import import_module
 
+    _check_model(preset, model)
     flow = getattr(import_module(module), name)
     if dask is not None:
         from flows.common import task_runner
@@ -262,7 +284,7 @@ def _version(package: str) -> str | None:
 
 
 def _examine() -> Iterator[tuple[str, str, str]]:
-    from sparse_control.artifact.manifest import measured_files
+    from sparse_control.artifact.manifest import measured_files, where_measured
     from sparse_control.models.fetch import model_path, registry
 
     project, cache = project_folder(), cache_folder()
@@ -287,7 +309,7 @@ def _examine() -> Iterator[tuple[str, str, str]]:
     yield (
         ("ok", "measurements", f"{count} files")
         if count
-        else ("missing", "measurements", "make run, or restore from git")
+        else ("missing", "measurements", where_measured())
     )
     for name, source in registry().items():
         path = model_path(source)
@@ -310,8 +332,11 @@ def _program(name: str, mend: str) -> Iterator[tuple[str, str, str]]:
 
 def _install(extra: str) -> str:
     """The pip command that brings an extra, or the base dependencies: from the checkout where there is one."""
-    name = "." if (project_folder() / "pyproject.toml").is_file() else "sparse-control"
-    return f"python -m pip install '{name}[{extra}]'" if extra else f"python -m pip install {name}"
+    project = project_folder()
+    if not (project / "pyproject.toml").is_file():
+        return f"python -m pip install 'sparse-control[{extra}]'" if extra else "python -m pip install sparse-control"
+    pinned = "-c constraints.txt " if (project / "constraints.txt").is_file() else ""
+    return f"python -m pip install {pinned}-e " + (f"'.[{extra}]'" if extra else ".")
 
 
 # --- errors ---------------------------------------------------------------------------------------------------------

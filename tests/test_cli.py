@@ -71,7 +71,9 @@ def test_verify_exit_codes(run, built, tmp_path):
     code, out, err = run("verify", "--root", built)
     assert code == 0 and err == ""
     assert out.splitlines()[-1].startswith("verify: ") and out.endswith(" checks, 0 failed\n")
-    assert {line[:4].strip() for line in out.splitlines()[:-1]} <= {"ok", "skip", "warn"}
+    assert {line[:4].strip() for line in out.splitlines()[:-1]} <= {"skip", "warn"}
+    verbose = run("verify", "--root", built, "-v")[1].splitlines()
+    assert verbose[-1] == out.splitlines()[-1] and any(line.startswith("ok ") for line in verbose)
 
     broken = shutil.copytree(built, tmp_path / "broken")
     (broken / "paper/tables/reuse.csv").write_text("x\n")
@@ -173,8 +175,26 @@ def test_score_refuses_what_is_no_score_file(run, tmp_path, text):
     path = tmp_path / "some.json"
     path.write_text(text)
     refused(run("score", path), str(path))
+    assert "git" not in run("score", path)[2]
     refused(run("score", tmp_path / "absent.json"), "absent.json")
     refused(run("score", tmp_path), str(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["smollm2-135m", "no/such/folder", "absent.gguf"])
+def test_an_unknown_model_is_refused_before_the_run(run, tmp_path, name):
+    for flow in ("official-iss", "six-axis"):
+        refused(run("run", flow, "--model", name, "--root", tmp_path), name)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_root_without_measurements_names_where_some_are(run, monkeypatch, built, tmp_path):
+    monkeypatch.setattr("sparse_control.artifact.manifest.project_folder", lambda: tmp_path)
+    monkeypatch.chdir(tmp_path)
+    for command in ("verify", "show", "reproduce"):
+        refused(run(command, "--root", tmp_path), "git checkout -- measurements jacobian_iss", "--root runs/smoke")
+    shutil.copytree(built, tmp_path / "runs" / "own")
+    for command in ("verify", "show", "reproduce"):
+        refused(run(command, "--root", tmp_path), "there are some in runs/own: add --root runs/own")
 
 
 @pytest.mark.parametrize("arguments", [["nothing"], ["score"], ["verify", "--nope"], ["run"], ["run", "nope"]])
@@ -224,6 +244,7 @@ def test_a_failing_run(run, monkeypatch, raised, code, message):
     def flow(**arguments):
         raise raised
 
+    monkeypatch.setattr(cli, "_check_model", lambda preset, model: None)
     monkeypatch.setattr(
         "importlib.import_module", lambda name: type("Module", (), {"official_iss": staticmethod(flow)})
     )
@@ -238,6 +259,7 @@ def test_a_run_hands_its_options_on(run, monkeypatch, tmp_path):
         steps = [{"step": "A", "skipped": True, "files": {"x": "y"}}, {"step": "B", "skipped": False, "files": {}}]
         return {"flow": "six-axis", "model": "m", "preset": "paper", "root": "r", "steps": steps}
 
+    monkeypatch.setattr(cli, "_check_model", lambda preset, model: None)
     monkeypatch.setattr("importlib.import_module", lambda name: type("Module", (), {"six_axis": staticmethod(flow)}))
     code, out, _ = run("run", "six-axis", "--preset", "paper", "--model", "m", "--root", tmp_path)
     assert code == 0 and seen == {"preset": "paper", "model": "m", "root": str(tmp_path)}
@@ -265,8 +287,8 @@ def test_doctor_tells_the_mend(run, monkeypatch, tmp_path):
     monkeypatch.setattr(cli, "_version", lambda package: None if package in ("torch", "numpy") else "1.0")
     code, out, _ = run("doctor")
     assert code == 0
-    assert "missing torch: python -m pip install '.[measure]'" in out
-    assert "missing numpy: python -m pip install ." in out
+    assert "missing torch: python -m pip install -c constraints.txt -e '.[measure]'" in out
+    assert "missing numpy: python -m pip install -c constraints.txt -e ." in out
     assert "missing model smollm2-135m-instruct: python -m sparse_control models fetch smollm2-135m-instruct" in out
     assert "missing corpus: python -m sparse_control corpus build" in out
 

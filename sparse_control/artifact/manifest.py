@@ -11,6 +11,7 @@ from pydantic import Field
 from sparse_control.artifact.records import Record, Sha256, read_record
 from sparse_control.errors import InputError
 from sparse_control.files import sha256_file, write_json
+from sparse_control.project import project_folder
 
 NAME = "MANIFEST.json"
 SCHEMA = "manifest/1"
@@ -40,6 +41,19 @@ def measured_files(root: Path) -> list[str]:
     return _files(Path(root), ("measurements", "jacobian_iss"), MEASURED)
 
 
+def where_measured() -> str:
+    """Where measurements are to be had: in a folder below runs/ of the project, or from git or a new run."""
+    project = project_folder()
+    found = [path for path in sorted((project / "runs").glob("*")) if measured_files(path)]
+    if not found:
+        return (
+            "restore them from git (`git checkout -- measurements jacobian_iss`), "
+            "or `make run` and then --root runs/smoke"
+        )
+    names = [str(path.relative_to(project) if project == Path.cwd() else path) for path in found]
+    return f"there are some in {', '.join(names)}: add --root {names[0]}"
+
+
 def check_root(root: Path) -> None:
     """Refuse a folder without measurements.
 
@@ -47,12 +61,9 @@ def check_root(root: Path) -> None:
         InputError: no such folder, or nothing below measurements/ and jacobian_iss/.
     """
     if not Path(root).is_dir():
-        raise InputError(f"{root}: no such folder; give the one that holds measurements/ and jacobian_iss/")
+        raise InputError(f"{root}: no such folder with measurements/ and jacobian_iss/; {where_measured()}")
     if not measured_files(root):
-        raise InputError(
-            f"{root}: no measurements below measurements/ or jacobian_iss/; measure first (`make run`), "
-            f"or give another --root"
-        )
+        raise InputError(f"{root}: no measurements below measurements/ or jacobian_iss/; {where_measured()}")
 
 
 def table_files(root: Path) -> list[str]:
