@@ -173,6 +173,15 @@ def test_non_finite_rows_are_named():
         internal_state_stability(z, *labels)
 
 
+@pytest.mark.parametrize("missing", [None, float("nan")])
+@pytest.mark.parametrize("which", [0, 1, 2])
+def test_missing_labels_are_named(missing, which):
+    z, *labels = sample()
+    labels[which][3] = missing
+    with pytest.raises(ValueError, match=rf"{('facts', 'relations', 'families')[which]}\[3\] is missing"):
+        internal_state_stability(z, *labels)
+
+
 def test_no_penalty_on_a_singular_covariance():
     z, *labels = sample(d=200)
     with pytest.raises(ValueError, match="covariance is singular; use lam_rel > 0"):

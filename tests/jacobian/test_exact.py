@@ -101,10 +101,36 @@ def test_layer_outside_the_model(layers):
         exact_jacobian(tiny_model(), prompt(), layers)
 
 
-@pytest.mark.parametrize("ids", [torch.tensor([1]), torch.ones(2, 3, dtype=torch.long)])
+@pytest.mark.parametrize("ids", [torch.tensor([1]), torch.ones(2, 3, dtype=torch.long), torch.ones(3), "text", [1, None], [1, -2]])
 def test_bad_input_ids(ids):
-    with pytest.raises(ValueError, match="input_ids must be"):
+    with pytest.raises(ValueError, match="input_ids must"):
         exact_jacobian(tiny_model(), ids)
+
+
+def test_an_id_outside_the_vocabulary():
+    with pytest.raises(ValueError, match=r"ids in 0..99, got 1..100"):
+        exact_jacobian(tiny_model(), [1, 100])
+
+
+def test_one_layer_must_be_a_sequence():
+    with pytest.raises(ValueError, match=r"layers must be a sequence of source layers, got 1; use \[1\]"):
+        exact_jacobian(tiny_model(), prompt(), 1)
+
+
+def test_layer_index_is_what_enters_the_block():
+    """`Site("resid", l)` is h^(l+1): its response is J[l + 1]."""
+    from sparse_control.models.sites import Site, add_at_sites
+    from sparse_control.models.stream import full_stream
+
+    lm = tiny_model("gpt2", dtype=torch.float64)
+    vector = torch.sin(torch.arange(WIDTH, dtype=torch.float64))
+
+    def final(scale):
+        with torch.no_grad(), add_at_sites(lm, {Site("resid", 0): scale * vector}, length=24):
+            return full_stream(lm, prompt()[None])[-1][0, -1]
+
+    response = (final(1e-5) - final(-1e-5)) / 2e-5
+    assert relative(exact_jacobian(lm, prompt(), [1])[0] @ vector - response, response) < 1e-7
 
 
 def test_corpus_average_of_nested_sizes_and_halves():

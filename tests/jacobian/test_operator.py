@@ -69,6 +69,8 @@ def test_bad_matrices():
 
 def test_bad_corpus_and_layer():
     lm = tiny_model()
+    with pytest.raises(ValueError, match=r"corpus_ids\[0\] must be"):
+        corpus_operator(lm, prompt().tolist(), 0)
     with pytest.raises(ValueError, match="at least one prompt"):
         corpus_operator(lm, [], 0)
     with pytest.raises(ValueError, match=r"layer must be in 0..2"):

@@ -132,6 +132,19 @@ def test_bad_arguments(arguments, message):
         randomized_qb(DenseOperator(SLOW_DECAY), **arguments)
 
 
+@pytest.mark.parametrize(
+    ("op", "message"),
+    [
+        (np.eye(4), "op must be an operator of this package, got ndarray; wrap a matrix in DenseOperator"),
+        (DenseOperator(np.eye(4)).to_scipy(), "op must be an operator of this package"),
+        (DenseOperator(np.ones((4, 5))), r"op must be square, got shape \(4, 5\)"),
+    ],
+)
+def test_not_an_operator(op, message):
+    with pytest.raises(ValueError, match=message):
+        randomized_qb(op, rank=2)
+
+
 def test_truncation_bounds():
     factors = randomized_qb(DenseOperator(SLOW_DECAY), rank=10, oversampling=5)
     for rank in (0, 11):
