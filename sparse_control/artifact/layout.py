@@ -3,11 +3,12 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Decimal
+from itertools import groupby
 from typing import Any
 
 import pandas as pd
 
-from sparse_control.artifact.tables import Records
+from sparse_control.artifact.tables import Records, preset
 
 EMPTY = "—"
 Row = dict[str, Any]
@@ -111,13 +112,96 @@ class Layout:
     title: str
     caption: str  # one sentence: what the columns are
     section: str  # of the source document
-    group: str  # iss, protocol or published
+    group: str  # setup, iss, protocol or published
     columns: tuple[Column, ...]
+    printed: Callable[[list[Row]], list[Row]] = list  # the rows that are shown; the .csv has all
 
 
-HEAD = (label("task", "Task"), label("selector", "Selector"), label("condition", "Dir."))
+NAMES = {
+    "ioi": "IOI",
+    "sentiment": "Sentiment",
+    "refusal": "Refusal",
+    "mcqa_stem": "MCQA STEM",
+    "mcqa_humanities": "MCQA Humanities",
+    "coverage_driver": "Coverage-Driver",
+    "driver_omp": "Driver-OMP",
+    "rel_tar_mean": "mean Rel_tar",
+    "passes_0.40": "seeds ≤ .40",
+    "ratio_mean": "mean ratio",
+    "passes": "seeds ≥ 2",
+    "rho_mean": "mean ρ",
+    "ordered": "seeds ρ ≥ .95",
+    "reversed": "seeds ρ ≤ −.95",
+    "mae": "MAE",
+    "median": "median KL",
+    "mean": "mean KL",
+    "seed_mean_passes": "seeds ≤ .001",
+    "every_prompt_passes": "seeds, every prompt ≤ .001",
+    "refit_mean": "refit",
+    "frozen_mean": "frozen",
+}  # fmt: skip
+
+
+def named(name: str, heading: str) -> Column:
+    """A column of identifiers, in words."""
+    return Column(heading, lambda row: EMPTY if row[name] is None else in_words(row[name]), "l")
+
+
+def in_words(identifier: str) -> str:
+    """The name by which the paper calls a task, selector, statistic or relation."""
+    return NAMES.get(identifier, identifier.replace("_", " "))
+
+
+HEAD = (named("task", "Task"), named("selector", "Selector"), label("condition", "Dir."))
 STATUS = Column("Seeds", lambda row: str(row["n_seeds"]) if row["n_seeds"] else row["status"])
 MODEL = label("model", "Model")
+
+
+def _columns_kept(row: Row) -> str:
+    return f"{row['r']}, exact" if row["r_is_d"] else str(row["r"])
+
+
+def _main_ranks(rows: list[Row]) -> list[Row]:
+    """Per layer: for each k the smallest p, at the smallest and the largest q; and the largest r."""
+    chosen = []
+    for _, group in groupby(rows, key=lambda row: (row["layer"], row["estimator"], row["probe"])):
+        layer = sorted(group, key=lambda row: (row["q"], row["k"], row["p"]))
+        first_p = {k: min(row["p"] for row in layer if row["k"] == k) for k in {row["k"] for row in layer}}
+        ends = {layer[0]["q"], layer[-1]["q"]}
+        widest = max(layer, key=lambda row: row["r"])  # the first of the widest: smallest q, k and p
+        chosen += [row for row in layer if row is widest or (row["q"] in ends and row["p"] == first_p[row["k"]])]
+    return chosen
+
+
+COUNT_OF = {"rel_tar_mean": "passes_0.40", "ratio_mean": "passes", "rho_mean": "ordered"}
+
+
+def _with_ours(rows: list[Row]) -> list[Row]:
+    """Rows that we have a figure of; a count stands behind the mean it belongs to."""
+
+    def key(row: Row) -> tuple[Any, ...]:
+        return tuple(row[name] for name in ("source_table", "task", "selector", "condition", "model"))
+
+    counts = {(*key(row), row["statistic"]): row for row in rows if row["ours"] is not None}
+    folded = {(*key(row), COUNT_OF[row["statistic"]]) for row in counts.values() if row["statistic"] in COUNT_OF}
+    return [
+        row | {"count": counts.get((*key(row), COUNT_OF.get(row["statistic"])))}
+        for place, row in counts.items()
+        if place not in folded
+    ]
+
+
+def _and_count(text: Callable[[Row], str]) -> Callable[[Row], str]:
+    return lambda row: text(row) + (f" ({text(row['count'])})" if row["count"] else "")
+
+
+def _theirs(row: Row) -> str:
+    return row["published"] or row["published_note"] or EMPTY
+
+
+def _task_in_words(quantity: str) -> str:
+    task, colon, rest = quantity.partition(":")
+    return f"{in_words(task)}{colon}{rest}" if colon else quantity
 
 
 def _ours(row: Row) -> str:
@@ -129,6 +213,16 @@ def _ours(row: Row) -> str:
 
 
 LAYOUTS: dict[str, Layout] = {
+    "setup": Layout(
+        title="What was measured",
+        caption="Sizes as the records have them; pairs of a task are counted over its seeds.",
+        section="Jacobian-Transported ISS, 8, 9 and 13; Six-axis protocol, What every axis needs",
+        group="setup",
+        columns=(
+            Column("Quantity", lambda row: _task_in_words(row["quantity"]), "l"),
+            label("value", "Value"),
+        ),
+    ),
     "summary": Layout(
         title="Six numbers, not one",
         caption=(
@@ -140,7 +234,7 @@ LAYOUTS: dict[str, Layout] = {
         section="Six-axis protocol, Six numbers, not one",
         group="protocol",
         columns=(
-            label("task", "Task"),
+            named("task", "Task"),
             STATUS,
             with_count(
                 lambda r: fixed(r["rel_tar_mean"], 3), lambda r: _of(r["passes_0.40"], r["n_seeds"]), "01 Reach\n≤ .4"
@@ -276,28 +370,31 @@ LAYOUTS: dict[str, Layout] = {
         title="Figures of the source document beside ours",
         caption=(
             "Source document: a figure as printed there, measured by its authors on another model than ours. Ours: "
-            "the same statistic of the same task, selector and direction rule on the model named here; an em-dash "
-            "where we have none. The two columns are never combined."
+            "the same statistic of the same task, selector and direction rule on the model named here. The two "
+            "columns are never combined. Shown: what we have a figure of, counts in parentheses behind their mean; "
+            "published.csv has every figure of the source document."
         ),
         section="Six-axis protocol, the six axis tables and the summary table",
         group="published",
         columns=(
-            label("source_table", "Table"),
-            label("task", "Task"),
-            label("selector", "Selector"),
+            named("source_table", "Table"),
+            named("task", "Task"),
+            named("selector", "Selector"),
             label("condition", "Dir."),
-            label("statistic", "Statistic"),
-            Column("Source document\n(another model)", lambda r: r["published"] or (r["published_note"] or EMPTY)),
-            Column("Ours", _ours),
+            Column("Statistic", _and_count(lambda row: in_words(row["statistic"])), "l"),
+            Column("Source document\n(another model)", _and_count(_theirs)),
+            Column("Ours", _and_count(_ours)),
         ),
+        printed=_with_ours,
     ),
     "official_iss": Layout(
         title="Official ISS and Raw-ISS",
         caption=(
             "ISS on Jacobian-transported states beside Raw-ISS (identity transport, an ablation and not the official "
-            "metric), Raw-ISS at the regularisation of ISS, and the regularisations; mean over facts, with 95 % BCa "
-            "intervals of the relation-clustered bootstrap (benchmark sampling alone). The official number is the row "
-            "of the validated layers; an unresolved layer has no ISS, and over all layers there is only the ablation."
+            "metric), Raw-ISS at the regularisation of ISS, and the regularisations; mean over facts. The official "
+            "number is the row of the validated layers; an unresolved layer has no ISS, and over all layers there is "
+            "only the ablation. 95 % BCa intervals of the relation-clustered bootstrap (benchmark sampling alone) are "
+            "for these two aggregate rows only."
         ),
         section="Jacobian-Transported ISS, 10, 11 and 18",
         group="iss",
@@ -309,8 +406,8 @@ LAYOUTS: dict[str, Layout] = {
             decimal("raw_iss", "Raw-ISS"),
             interval("raw_iss_bca", "95 % interval"),
             decimal("raw_iss_matched_lam", "Raw-ISS\nmatched λ"),
-            decimal("lam_rel_iss", "λ rel\nISS"),
-            decimal("lam_rel_raw", "λ rel\nRaw"),
+            small("lam_rel_iss", "λ rel\nISS"),
+            small("lam_rel_raw", "λ rel\nRaw"),
             whole("n_facts", "Facts"),
         ),
     ),
@@ -323,7 +420,7 @@ LAYOUTS: dict[str, Layout] = {
         section="Jacobian-Transported ISS, 18",
         group="iss",
         columns=(
-            label("relation", "Relation"),
+            named("relation", "Relation"),
             decimal("iss", "ISS"),
             decimal("raw_iss", "Raw-ISS"),
             whole("n_facts", "Facts"),
@@ -347,11 +444,12 @@ LAYOUTS: dict[str, Layout] = {
     "estimator_validation": Layout(
         title="Estimator validation",
         caption=(
-            "Per layer the frozen estimator, or the last one tried where none meets all criteria (unresolved): rank "
-            "k, k/d, oversampling p, columns r (r = d is exact up to rounding), power iterations q, corpus size n, "
-            "last step of the failure ladder and rungs tried; median cosine (≥ .99) and median relative error (≤ .05) "
-            "of transported held-out activations, |ISS(2k) − ISS(k)| (≤ .01), sample sd of ISS over sketch seeds (≤ "
-            ".005)."
+            "On calibration facts; not the official ISS. Per layer the frozen estimator, or the last one tried where "
+            "none meets all criteria (unresolved): rank k, k/d, oversampling p, columns r = min(k + p, d), power "
+            "iterations q, corpus size n, last step of the failure ladder and rungs tried. An estimator with r = d is "
+            "exact up to rounding and not low rank; it is marked so. Median cosine (≥ .99) and median relative error "
+            "(≤ .05) of transported held-out activations, |ISS(2k) − ISS(k)| (≤ .01), sample sd of ISS over sketch "
+            "seeds (≤ .005)."
         ),
         section="Jacobian-Transported ISS, 7 and 12",
         group="iss",
@@ -361,7 +459,7 @@ LAYOUTS: dict[str, Layout] = {
             whole("k", "k"),
             decimal("k_over_d", "k/d", 2),
             whole("p", "p"),
-            whole("r", "r"),
+            Column("r", _columns_kept),
             whole("q", "q"),
             whole("n", "n"),
             label("step", "Step"),
@@ -375,10 +473,14 @@ LAYOUTS: dict[str, Layout] = {
     "rank_curve": Layout(
         title="Low-rank estimators against the full empirical reference (Experiment A)",
         caption=(
-            "Relative Frobenius error, mean relative error and mean cosine of transported held-out activations, |ISS "
-            "full − ISS k| and Spearman of per-fact ISS, means over sketch seeds; beside them the floor of the best "
-            "rank-r matrix and the noise floor of two corpus halves against each other, below which nothing is "
-            "claimed."
+            "On calibration facts; not the official ISS. Relative Frobenius error E_F, mean relative error E_vec and "
+            "mean cosine C_vec of transported held-out activations (centred: their mean taken off), E_ISS = |ISS full "
+            "− ISS k| and the Spearman correlation ρ fact of per-fact ISS, means over sketch seeds (± sample sd); "
+            "best: the same error of the best rank-r matrix; r = d is exact, not low rank. All errors are against the "
+            "average over this finite corpus, to which a validated layer is faithful. Corpus error is separate (table "
+            "Corpus size); split halves: E_vec between the averages over two corpus halves, the corpus error at n/2 "
+            "and not a bound on these columns. Shown: for each k the smallest p, at the smallest and the largest q, "
+            "and the largest r; rank_curve.csv has every row."
         ),
         section="Jacobian-Transported ISS, 5.4 and 16",
         group="iss",
@@ -387,23 +489,24 @@ LAYOUTS: dict[str, Layout] = {
             whole("k", "k"),
             whole("p", "p"),
             whole("q", "q"),
-            whole("r", "r"),
+            Column("r", _columns_kept),
             decimal("E_F", "E_F"),
             decimal("svd_floor_E_F", "best\nE_F"),
             with_deviation("E_vec", "E_vec_sd", "E_vec"),
             decimal("svd_floor_E_vec", "best\nE_vec"),
-            decimal("noise_floor_E_vec", "noise\nE_vec"),
+            decimal("noise_floor_E_vec", "halves\nE_vec"),
             decimal("C_vec", "C_vec", 4),
             decimal("C_vec_centred", "C_vec\ncentred", 4),
             decimal("E_ISS", "E_ISS", 4),
             decimal("rho_fact", "ρ fact"),
         ),
+        printed=_main_ranks,
     ),
     "corpus_convergence": Layout(
         title="Corpus size",
         caption=(
-            "Cosine of activations transported with n and with 2n corpus prompts, and the difference in ISS between "
-            "them."
+            "On calibration facts; not the official ISS. Cosine of activations transported with n and with 2n corpus "
+            "prompts, and the difference in ISS between them."
         ),
         section="Jacobian-Transported ISS, 8.2",
         group="iss",
@@ -417,8 +520,8 @@ LAYOUTS: dict[str, Layout] = {
     "seed_stability": Layout(
         title="Sketch seeds",
         caption=(
-            "Mean and sample sd over sketch seeds of each metric, per layer at the estimator setting of the "
-            "validation table."
+            "On calibration facts; not the official ISS. Mean and sample sd over sketch seeds of each metric, per "
+            "layer at the estimator setting of the validation table."
         ),
         section="Jacobian-Transported ISS, 9",
         group="iss",
@@ -427,7 +530,7 @@ LAYOUTS: dict[str, Layout] = {
             whole("k", "k"),
             whole("p", "p"),
             whole("q", "q"),
-            label("metric", "Metric"),
+            named("metric", "Metric"),
             whole("seeds", "Seeds"),
             small("mean", "Mean"),
             small("sd", "sd"),
@@ -454,7 +557,7 @@ def shown(name: str, frame: pd.DataFrame, records: Records) -> Shown:
     layout = LAYOUTS[name]
     models = sorted({model for model in frame["model"] if model is not None})
     columns = ((MODEL,) if len(models) > 1 else ()) + layout.columns
-    rows = frame.to_dict("records")
+    rows = layout.printed(frame.to_dict("records"))
     facts = [layout.caption, f"Model: {', '.join(models) or 'none measured'}."]
     if layout.group != "iss":
         facts.append(f"Seeds: {_list({record.seed for record in records.measurements})}.")
@@ -470,6 +573,14 @@ def shown(name: str, frame: pd.DataFrame, records: Records) -> Shown:
         aligns=tuple(column.align for column in columns),
         rows=tuple(tuple(column.text(row) for column in columns) for row in rows),
     )
+
+
+def headline(records: Records) -> str:
+    """What the records are of: models and preset."""
+    models = {record.model for record in records.measurements}
+    models |= {records.iss.freeze.model} if records.iss.freeze else set()
+    chosen = preset(records)
+    return (", ".join(sorted(models)) or "no model measured") + (f", preset {chosen}" if chosen else "")
 
 
 def _sketch_seeds(name: str, records: Records) -> set[int]:

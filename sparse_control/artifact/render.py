@@ -4,14 +4,15 @@ import csv
 import io
 import re
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, TemplateError
+from markupsafe import Markup, escape
 
 from sparse_control.artifact import manifest
-from sparse_control.artifact.layout import Shown, shown
+from sparse_control.artifact.layout import Shown, headline, shown
 from sparse_control.artifact.tables import Records, all_tables, cell_text, read_records
 from sparse_control.errors import InputError
 from sparse_control.files import write_text
@@ -45,14 +46,53 @@ def _escape_character(character: str) -> str:
     return f"{{[}}U+{ord(character):04X}{{]}}"
 
 
+# symbols of captions and headings, and powers of ten, as they stand in the text of a table
+_SYMBOL = re.compile(r"\b(E|C)_(F|vec|ISS)\b|\b(Rel)_(tar)\b|(?<=\d)e(−\d+)\b")
+
+
+def typeset_tex(value: object) -> str:
+    """`escape_tex`, with the symbols of the tables as mathematics."""
+
+    def symbol(match: re.Match[str]) -> str:
+        if match[5]:
+            return rf"\ensuremath{{\cdot10^{{{match[5].replace('−', '-')}}}}}"
+        letter, index = (match[1], match[2]) if match[1] else (r"\mathrm{Rel}", match[4])
+        index = index if index == "F" else rf"\mathrm{{{index}}}"
+        return rf"\ensuremath{{{letter}_{{{index}}}}}"
+
+    return _around_symbols(str(value), escape_tex, symbol)
+
+
+def typeset_html(value: object) -> Markup:
+    """Escaped text, with the symbols of the tables as mathematics."""
+
+    def symbol(match: re.Match[str]) -> str:
+        if match[5]:
+            return f"·10<sup>{match[5]}</sup>"
+        letter, index = (match[1], match[2]) if match[1] else (match[3], match[4])
+        return f"<i>{letter}</i><sub>{index}</sub>"
+
+    return Markup(_around_symbols(str(value), lambda text: str(escape(text)), symbol))
+
+
+def _around_symbols(text: str, plain: Callable[[str], str], symbol: Callable[[re.Match[str]], str]) -> str:
+    parts, end = [], 0
+    for match in _SYMBOL.finditer(text):
+        parts += [plain(text[end : match.start()]), symbol(match)]
+        end = match.end()
+    return "".join([*parts, plain(text[end:])])
+
+
 def _environment(folder: Path, *, html: bool) -> Environment:
     common = {"loader": FileSystemLoader(folder), "undefined": StrictUndefined, "keep_trailing_newline": True,
               "trim_blocks": True, "lstrip_blocks": True}  # fmt: skip
     if html:
-        return Environment(autoescape=True, **common)
+        environment = Environment(autoescape=True, **common)
+        environment.filters["typeset"] = typeset_html
+        return environment
     return Environment(
         block_start_string="((*", block_end_string="*))", variable_start_string="(((", variable_end_string=")))",
-        comment_start_string="((=", comment_end_string="=))", finalize=escape_tex, autoescape=False, **common,
+        comment_start_string="((=", comment_end_string="=))", finalize=typeset_tex, autoescape=False, **common,
     )  # fmt: skip
 
 
@@ -83,7 +123,7 @@ def render(records: Records, project: Path, frames: Mapping[str, pd.DataFrame] |
         tex = _environment(folder, html=False).get_template("table.tex.j2")
         html = _environment(folder, html=True).get_template("index.html.j2")
         files = {f"{table.name}.tex": tex.render(table=table) for table in tables}
-        files["index.html"] = html.render(tables=tables)
+        files["index.html"] = html.render(tables=tables, headline=headline(records))
     except TemplateError as error:
         raise InputError(f"{folder}: {type(error).__name__}: {error}; restore the templates from git") from error
     return files | {f"{name}.csv": csv_text(frame) for name, frame in frames.items()}

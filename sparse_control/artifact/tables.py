@@ -23,6 +23,7 @@ from sparse_control.files import read_text
 NOT_SUPPORTED = "not supported by this model"
 MEASURED = "measured"
 VALIDATED, ASKED = "validated layers", "all layers"  # rows over the window: of ISS, and of the Raw-ISS ablation
+ABLATION = "ablation only"  # status of the row over all layers, which has no official number by design
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +73,77 @@ def _frame(columns: Sequence[str], rows: Iterable[dict[str, Any]]) -> pd.DataFra
     return pd.DataFrame([[row.get(name) for name in columns] for row in rows], columns=list(columns), dtype=object)
 
 
+# --- what was measured ----------------------------------------------------------------------------------------------
+
+SETUP_COLUMNS = ("model", "quantity", "value")
+SPLITS = ("fit", "evaluate", "reuse")
+
+
+def setup(records: Records) -> pd.DataFrame:
+    """Sizes of everything that was measured, as the records have them; one quantity a row."""
+    freeze = records.iss.freeze
+    models = {record.model for record in records.measurements} | ({freeze.model} if freeze else set())
+    rows: list[dict[str, Any]] = []
+    for model in sorted(models):
+        quantities = _weights(records, model) | (_iss_setup(records) if freeze and freeze.model == model else {})
+        quantities |= _protocol_setup([record for record in records.measurements if record.model == model])
+        rows += [{"model": model, "quantity": name, "value": value} for name, value in quantities.items()]
+    return _frame(SETUP_COLUMNS, rows)
+
+
+def _weights(records: Records, model: str) -> dict[str, str]:
+    summary = records.iss.summary
+    found = [record.provenance.model for record in records.measurements if record.model == model]
+    if summary and summary.model == model:
+        found.append(summary.provenance.get("model", summary.provenance))
+    sha256 = next((str(entry["weights_sha256"]) for entry in found if entry.get("weights_sha256")), None)
+    return {"weights, SHA-256": f"{sha256[:12]}..."} if sha256 else {}
+
+
+def preset(records: Records) -> str | None:
+    """The preset the ISS half was frozen at; None where nothing says so."""
+    freeze = records.iss.freeze
+    return freeze.settings.model_dump().get("preset") if freeze else None
+
+
+def _iss_setup(records: Records) -> dict[str, str]:
+    settings = records.iss.freeze.settings.model_dump()
+    iss, corpus = settings["iss"], settings.get("corpus", {})
+    facts = {(fact.relation, fact.fact) for fact in records.iss.facts}
+    found: dict[str, str] = {}
+    if name := preset(records):
+        found["preset"] = name
+    if records.iss.comparison:
+        tokens = f" windows of {corpus['sequence_length']} tokens" if "sequence_length" in corpus else ""
+        found["corpus of the exact reference, n"] = f"{records.iss.comparison.corpus_size}{tokens}"
+    if {"calibration_relations", "facts_per_relation"} <= set(iss):
+        found["calibration"] = f"{iss['calibration_relations']} relations, up to {iss['facts_per_relation']} facts each"
+    found["benchmark"] = f"{len({relation for relation, _ in facts})} relations, {len(facts)} facts"
+    if {"families", "templates"} <= set(iss):
+        found["prompts of a fact"] = f"{iss['families']} families, {iss['templates']} templates each"
+    if seeds := settings.get("estimator", {}).get("sketch_seeds"):
+        found["sketch seeds"] = ", ".join(map(str, seeds))
+    return found
+
+
+def _protocol_setup(measurements: list[Measurement]) -> dict[str, str]:
+    """Pairs over seeds; every selector and direction rule of a task and seed has the same ones."""
+    if not measurements:
+        return {}
+    found = {"six-axis seeds": ", ".join(map(str, sorted({record.seed for record in measurements})))}
+    for task in sorted({record.task for record in measurements}):
+        gates = {record.seed: record.gate for record in measurements if record.task == task}.values()
+        counts = {split: [getattr(gate, split) for gate in gates] for split in SPLITS}
+        found[f"{task}: pairs kept of built"] = ", ".join(
+            f"{split} {sum(count.kept for count in each)}/{sum(count.built for count in each)}"
+            for split, each in counts.items()
+        )
+    prompts = {len(record.preservation.prompts) for record in measurements if record.supported}
+    if prompts:
+        found["off-target prompts"] = " or ".join(map(str, sorted(prompts)))
+    return found
+
+
 # --- internal state stability ---------------------------------------------------------------------------------------
 
 ESTIMATOR_COLUMNS = (
@@ -82,6 +154,7 @@ ESTIMATOR_COLUMNS = (
     "k_over_d",
     "p",
     "r",
+    "r_is_d",
     "q",
     "n",
     "step",
@@ -111,10 +184,16 @@ def estimator_validation(records: Records) -> pd.DataFrame:
     return _frame(ESTIMATOR_COLUMNS, rows)
 
 
+def width(rung: ActionValidation) -> int | None:
+    """d, from k and k/d."""
+    return round(rung.k / rung.k_over_d) if rung.k_over_d else None
+
+
 def _estimator_row(rung: ActionValidation, *, status: str, rungs: int) -> dict[str, Any]:
+    own = ("status", "rungs", "r_is_d")
     names = {"p": "oversampling", "q": "power_iterations", "n": "corpus_size"}
-    row = {name: getattr(rung, names.get(name, name)) for name in ESTIMATOR_COLUMNS if name not in ("status", "rungs")}
-    return row | {"status": status, "rungs": rungs}
+    row = {name: getattr(rung, names.get(name, name)) for name in ESTIMATOR_COLUMNS if name not in own}
+    return row | {"status": status, "rungs": rungs, "r_is_d": rung.r == width(rung)}
 
 
 RANK_MEANS = (
@@ -129,7 +208,7 @@ RANK_MEANS = (
     "svd_floor_E_vec",
 )
 RANK_KEYS = ("layer", "estimator", "probe", "p", "q", "k", "r")
-RANK_COLUMNS = ("model", "n", *RANK_KEYS, "seeds", *RANK_MEANS, "E_vec_sd", "noise_floor_E_F", "noise_floor_E_vec")
+RANK_COLUMNS = ("model", "n", *RANK_KEYS, "r_is_d", "seeds", *RANK_MEANS, "E_vec_sd", "noise_floor_E_F", "noise_floor_E_vec")
 
 
 def rank_curve(records: Records) -> pd.DataFrame:
@@ -142,11 +221,13 @@ def rank_curve(records: Records) -> pd.DataFrame:
         return row.layer, row.estimator, row.probe, row.oversampling, row.power_iterations, row.k, row.r
 
     floors = {floor.layer: floor for floor in comparison.noise_floor}
+    widths = {width(rung) for rung in records.iss.actions if rung.model == comparison.model}
     rows = []
     for values, group in groupby(sorted(comparison.rows, key=key), key=key):
         seeds = list(group)
         row: dict[str, Any] = dict(zip(RANK_KEYS, values, strict=True))
         row |= {"model": comparison.model, "n": comparison.corpus_size, "seeds": len(seeds)}
+        row["r_is_d"] = row["r"] in widths
         for name in RANK_MEANS:
             row[name] = axes.mean_or_none([value for seed in seeds if (value := getattr(seed, name)) is not None])
         row["E_vec_sd"] = axes.deviation_or_none([seed.E_vec for seed in seeds])
@@ -205,7 +286,7 @@ def official_iss(records: Records) -> pd.DataFrame:
     )
     rows.append(
         _over_layers(by_layer, summary.validated_layers, summary.window)
-        | {"layer": ASKED, "iss": None}
+        | {"layer": ASKED, "status": ABLATION, "iss": None}
         | _intervals("raw_iss", raw)
     )
     return _frame(OFFICIAL_COLUMNS, [row | {"model": summary.model} for row in rows])
@@ -533,7 +614,15 @@ def _matching(frame: pd.DataFrame, key: dict[str, Any]) -> dict[str, Any]:
     return {}
 
 
-TABLES: dict[str, Callable[[Records], pd.DataFrame]] = {
+TABLES: dict[str, Callable[[Records], pd.DataFrame]] = {  # in the order of paper/main.tex
+    "setup": setup,
+    "official_iss": official_iss,
+    "relations": relations,
+    "lam_sweep": lam_sweep,
+    "estimator_validation": estimator_validation,
+    "rank_curve": rank_curve,
+    "corpus_convergence": corpus_convergence,
+    "seed_stability": seed_stability,
     "summary": summary,
     "reachability": reachability,
     "signed_reversal": signed_reversal,
@@ -542,13 +631,6 @@ TABLES: dict[str, Callable[[Records], pd.DataFrame]] = {
     "preservation": preservation,
     "reuse": reuse,
     "published": published,
-    "official_iss": official_iss,
-    "relations": relations,
-    "lam_sweep": lam_sweep,
-    "estimator_validation": estimator_validation,
-    "rank_curve": rank_curve,
-    "corpus_convergence": corpus_convergence,
-    "seed_stability": seed_stability,
 }
 
 

@@ -146,7 +146,7 @@ def test_unresolved_layers_have_raw_iss_alone(records, frames):
     assert [official["iss_bca_low"], official["iss_bca_high"]] == records.iss.summary.ISS.bca
     assert official["raw_iss"] is not None and official["raw_iss_bca_low"] is None
     ablation = row(frames["official_iss"], layer="all layers")
-    assert ablation["iss"] is None and ablation["raw_iss"] == pytest.approx(records.iss.raw.mean, rel=1e-12)
+    assert ablation["status"] == "ablation only" and ablation["iss"] is None and ablation["raw_iss"] == pytest.approx(records.iss.raw.mean, rel=1e-12)
 
 
 def test_layer_means_come_from_the_facts(records, frames):
@@ -177,7 +177,7 @@ def test_without_a_validated_layer_there_is_no_official_number(records):
         }
     )
     frame = TABLES["official_iss"](Records(iss=replace(records.iss, summary=summary_)))
-    assert all(value is None for value in frame["iss"]) and set(frame["status"]) == {"unresolved"}
+    assert all(value is None for value in frame["iss"]) and set(frame["status"]) == {"unresolved", "ablation only"}
     assert (
         row(frame, layer="validated layers")["raw_iss"] is None
         and row(frame, layer="all layers")["raw_iss"] is not None
