@@ -559,7 +559,7 @@ def shown(name: str, frame: pd.DataFrame, records: Records) -> Shown:
     columns = ((MODEL,) if len(models) > 1 else ()) + layout.columns
     rows = layout.printed(frame.to_dict("records"))
     facts = [layout.caption, f"Model: {', '.join(models) or 'none measured'}."]
-    if layout.group != "iss":
+    if layout.group in ("protocol", "published"):
         facts.append(f"Seeds: {_list({record.seed for record in records.measurements})}.")
     elif name in ("rank_curve", "seed_stability"):
         facts.append(f"Sketch seeds: {_list(_sketch_seeds(name, records))}.")

@@ -85,7 +85,7 @@ def setup(records: Records) -> pd.DataFrame:
     models = {record.model for record in records.measurements} | ({freeze.model} if freeze else set())
     rows: list[dict[str, Any]] = []
     for model in sorted(models):
-        quantities = _weights(records, model) | (_iss_setup(records) if freeze and freeze.model == model else {})
+        quantities = {"model": model} | _weights(records, model) | (_iss_setup(records) if freeze and freeze.model == model else {})
         quantities |= _protocol_setup([record for record in records.measurements if record.model == model])
         rows += [{"model": model, "quantity": name, "value": value} for name, value in quantities.items()]
     return _frame(SETUP_COLUMNS, rows)

@@ -7,10 +7,19 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from sparse_control.artifact.layout import LAYOUTS, fixed, shown, significant
-from sparse_control.artifact.render import csv_text, escape_tex, plain_text, render, reproduce
+from sparse_control.artifact.render import (
+    csv_text,
+    escape_tex,
+    plain_text,
+    render,
+    reproduce,
+    typeset_html,
+    typeset_tex,
+)
 from sparse_control.artifact.tables import TABLES, Records, all_tables, read_records
 from sparse_control.errors import InputError
 from tests.artifact_root import build_root
@@ -57,6 +66,35 @@ def test_significant(value, text):
 )
 def test_escape_tex(text, tex):
     assert escape_tex(text) == tex
+
+
+def test_symbols_are_mathematics_and_the_rest_is_escaped():
+    assert typeset_tex("E_vec & 3.00e−5") == r"\ensuremath{E_{\mathrm{vec}}} \& 3.00\ensuremath{\cdot10^{-5}}"
+    assert typeset_tex("E_F, Rel_tar") == r"\ensuremath{E_{F}}, \ensuremath{\mathrm{Rel}_{\mathrm{tar}}}"
+    assert typeset_html("C_vec <b> 1.20e−9") == "<i>C</i><sub>vec</sub> &lt;b&gt; 1.20·10<sup>−9</sup>"
+    assert typeset_tex(NASTY) == escape_tex(NASTY) and typeset_tex("MORE_F") == r"MORE\_F"
+
+
+def test_print_has_the_main_ranks_and_the_figures_we_have(built_root):
+    records = read_records(built_root, PROJECT)
+    frames = all_tables(records)
+    row = frames["rank_curve"].to_dict("records")[0]
+    grid = [
+        row | {"layer": layer, "k": k, "p": p, "q": q, "r": min(k + p, 576), "r_is_d": k + p >= 576}
+        for layer in (6, 15) for p in (32, 64) for q in (0, 1, 2) for k in (32, 64, 128, 256, 512)
+    ]  # fmt: skip
+    table = shown("rank_curve", pd.DataFrame(grid, dtype=object), records)
+    assert len(table.rows) == 2 * 11 and sum("576, exact" in cells for cells in table.rows) == 2
+    figures = shown("published", frames["published"], records).rows
+    assert 0 < len(figures) < len(frames["published"]) and all(cells[-1] != "—" for cells in figures)
+    assert any("(3/3)" in cells[-1] and cells[1] == "IOI" for cells in figures)
+
+
+def test_names_are_words_and_the_csv_keeps_identifiers(built_root):
+    records = read_records(built_root, PROJECT)
+    frames = all_tables(records)
+    assert ("IOI", "Coverage-Driver", "P") in {cells[:3] for cells in shown("reuse", frames["reuse"], records).rows}
+    assert "ioi,coverage_driver,P" in csv_text(frames["reuse"])
 
 
 def test_every_table_has_a_layout():

@@ -160,6 +160,22 @@ def test_estimator_validation_shows_every_layer(frames):
     assert list(frame["k"]) == [64, 64, 64] and list(frame["rungs"]) == [2, 2, 2]
 
 
+def test_setup_counts_what_the_records_have(frames):
+    found = {row_["quantity"]: row_["value"] for row_ in frames["setup"].to_dict("records")}
+    assert found["model"] == "toy-model" and found["weights, SHA-256"] == "a" * 12 + "..."
+    assert found["benchmark"] == "3 relations, 9 facts" and found["six-axis seeds"] == "0, 1, 2"
+    assert found["ioi: pairs kept of built"] == "fit 36/36, evaluate 36/36, reuse 36/36"
+    assert found["refusal: pairs kept of built"] == "fit 3/36, evaluate 3/36, reuse 3/36"
+
+
+def test_full_rank_is_marked_as_exact(records):
+    rungs = [rung.model_copy(update={"k_over_d": rung.k / 96}) for rung in records.iss.actions]
+    iss = replace(records.iss, actions=tuple(rungs))
+    assert all(TABLES["estimator_validation"](Records(iss=iss))["r_is_d"])
+    marked = TABLES["rank_curve"](Records(iss=iss))
+    assert [row_["r"] == 96 for row_ in marked.to_dict("records")] == list(marked["r_is_d"])
+
+
 def test_rank_curve_averages_sketch_seeds(frames):
     found = row(frames["rank_curve"], layer=2, k=32)
     assert found["seeds"] == 3
