@@ -46,7 +46,7 @@ class ComparisonRow(Record):
 
 
 class NoiseFloor(Record):
-    """Two disjoint halves of the corpus against each other; nothing below this is a difference."""
+    """Two disjoint halves of the corpus against each other: the corpus error at n/2."""
 
     layer: Count
     E_F: NonNegative

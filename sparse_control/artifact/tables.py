@@ -85,7 +85,8 @@ def setup(records: Records) -> pd.DataFrame:
     models = {record.model for record in records.measurements} | ({freeze.model} if freeze else set())
     rows: list[dict[str, Any]] = []
     for model in sorted(models):
-        quantities = {"model": model} | _weights(records, model) | (_iss_setup(records) if freeze and freeze.model == model else {})
+        quantities = {"model": model} | _weights(records, model)
+        quantities |= _iss_setup(records) if freeze and freeze.model == model else {}
         quantities |= _protocol_setup([record for record in records.measurements if record.model == model])
         rows += [{"model": model, "quantity": name, "value": value} for name, value in quantities.items()]
     return _frame(SETUP_COLUMNS, rows)
@@ -208,7 +209,8 @@ RANK_MEANS = (
     "svd_floor_E_vec",
 )
 RANK_KEYS = ("layer", "estimator", "probe", "p", "q", "k", "r")
-RANK_COLUMNS = ("model", "n", *RANK_KEYS, "r_is_d", "seeds", *RANK_MEANS, "E_vec_sd", "noise_floor_E_F", "noise_floor_E_vec")
+RANK_NOISE = ("E_vec_sd", "noise_floor_E_F", "noise_floor_E_vec")
+RANK_COLUMNS = ("model", "n", *RANK_KEYS, "r_is_d", "seeds", *RANK_MEANS, *RANK_NOISE)
 
 
 def rank_curve(records: Records) -> pd.DataFrame:

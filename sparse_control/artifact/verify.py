@@ -198,7 +198,7 @@ def _tables(root: Path, project: Path, records: Records, missing: Mapping[str, s
     yield from _rendered(root, {name: text for name, text in files.items() if name not in unsure})
     if skipped:
         causes = ", ".join(sorted(set(missing.values())))
-        yield Check("tables", "skip", f"{', '.join(skipped)} not recomputed, as {causes} is missing")
+        yield Check("tables", "skip", f"{', '.join(skipped)} not recomputed; missing: {causes}")
     yield from _claims(root, project, {name: frame for name, frame in frames.items() if name not in skipped}, skipped)
 
 
