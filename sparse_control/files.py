@@ -50,7 +50,11 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """`write_bytes` of UTF-8 text with newlines as they are."""
-    write_bytes(path, text.encode())
+    try:
+        data = text.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(f"{path}: cannot be written, its content is not valid Unicode ({error.reason})") from error
+    write_bytes(path, data)
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -67,9 +71,17 @@ def _refuse_constant(name: str) -> float:
     raise ValueError(f"{name} is not JSON")
 
 
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    content = dict(pairs)
+    if len(content) < len(pairs):
+        twice = next(key for key, _ in pairs if sum(key == other for other, _ in pairs) > 1)
+        raise ValueError(f"key {twice!r} stands twice")
+    return content
+
+
 def _parse(text: str, place: str) -> Any:
     try:
-        return json.loads(text, parse_constant=_refuse_constant)
+        return json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_unique_keys)
     except (ValueError, RecursionError) as error:
         raise InputError(f"{place}: not valid JSON ({error})") from error
 
@@ -81,6 +93,8 @@ def read_text(path: Path) -> str:
         InputError: the file is missing, unreadable or not UTF-8.
     """
     try:
+        if Path(path).exists() and not Path(path).is_file():
+            raise InputError(f"{path}: is not a regular file")
         return Path(path).read_bytes().decode()
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from error

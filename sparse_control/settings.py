@@ -40,6 +40,12 @@ class IssSettings(Section):
     bootstrap_resamples: Count
     bootstrap_seed: Whole
 
+    @model_validator(mode="after")
+    def _distinct_layers(self) -> "IssSettings":
+        if _repeated(self.layers):
+            raise ValueError(f"layers must be without repeats, got {self.layers}")
+        return self
+
 
 class EstimatorSettings(Section):
     reference: Annotated[bool, Field(strict=True)]
@@ -71,6 +77,10 @@ class ValidationSettings(Section):
     iss_seed_deviation: NonNegative
 
 
+def _repeated(values: list) -> bool:
+    return len(set(values)) != len(values)
+
+
 class PairCounts(Section):
     fit: Count
     evaluate: Count
@@ -82,6 +92,13 @@ class FeedbackSettings(Section):
     dose_limits: Annotated[list[float], Field(min_length=2, max_length=2)]
     targets: dict[str, Count]
     tolerance: dict[str, NonNegative]
+
+    @model_validator(mode="after")
+    def _limits_around_zero(self) -> "FeedbackSettings":
+        low, high = self.dose_limits
+        if not low < 0 < high:
+            raise ValueError(f"dose_limits must be one negative and one positive dose, got {self.dose_limits}")
+        return self
 
 
 class ProtocolSettings(Section):
@@ -105,6 +122,11 @@ class ProtocolSettings(Section):
         for needed in (0.0, 1.0):
             if needed not in self.doses:
                 raise ValueError(f"doses must contain {needed:g}, got {self.doses}")
+        for name in ("tasks", "selectors", "conditions", "seeds", "doses"):
+            if _repeated(getattr(self, name)):
+                raise ValueError(f"{name} must be without repeats, got {getattr(self, name)}")
+        if self.minimum_pairs > min(self.pairs.fit, self.pairs.evaluate, self.pairs.reuse):
+            raise ValueError(f"minimum_pairs is more than a split has, got {self.minimum_pairs}")
         for task in self.tasks:
             for name in ("targets", "tolerance"):
                 if task not in getattr(self.feedback, name):
@@ -118,7 +140,7 @@ class Settings(Section):
     preset: str
     model: str
     dtype: Literal["float32", "float64", "bfloat16", "float16"]
-    threads: Count
+    threads: Annotated[int, Field(ge=1, le=1024, strict=True)]
     corpus: CorpusSettings
     iss: IssSettings
     estimator: EstimatorSettings

@@ -50,7 +50,7 @@ def test_a_folder_that_is_a_file(tmp_path):
         write_bytes(tmp_path / "a" / "b", b"")
 
 
-@pytest.mark.parametrize("line", ["{", "NaN", "Infinity", "", '{"a": 1} x', "[" * 100_000])
+@pytest.mark.parametrize("line", ['{"a": 1, "a": 2}', "{", "NaN", "Infinity", "", '{"a": 1} x', "[" * 100_000])
 def test_a_broken_line_is_named(tmp_path, line):
     file = tmp_path / "m.jsonl"
     file.write_text(f"1\n{line}\n2\n")
@@ -66,6 +66,17 @@ def test_unreadable_files(tmp_path):
     (tmp_path / "binary").write_bytes(b"\xff\xfe")
     with pytest.raises(InputError, match="not UTF-8 text .byte 0"):
         read_json(tmp_path / "binary")
+
+
+def test_only_regular_files_are_read():
+    with pytest.raises(InputError, match="/dev/zero: is not a regular file"):
+        read_json("/dev/zero")
+
+
+def test_text_that_is_not_unicode(tmp_path):
+    with pytest.raises(InputError, match="not valid Unicode"):
+        write_json(tmp_path / "a.json", "\ud800")
+    assert os.listdir(tmp_path) == []
 
 
 def test_hashes(tmp_path):

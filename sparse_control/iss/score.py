@@ -1,10 +1,13 @@
 """Internal State Stability of a set of states (source document, 10): arrays in, a table out."""
 
 from collections.abc import Sequence
+from numbers import Real
 
 import numpy as np
 import pandas as pd
 from scipy.sparse import csr_array
+
+from sparse_control.arguments import whole_number
 
 EPSILON = 1e-8
 # A vector this much shorter than the longest row is rounding and has no direction.
@@ -42,7 +45,9 @@ def whiten(zbar: np.ndarray, lam_rel: float, model_width: int) -> np.ndarray:
     centred = zbar - zbar.mean(axis=0)
     variances, axes = np.linalg.eigh(centred.T @ centred / len(zbar))
     variances = np.clip(variances, 0.0, None)
-    penalised = variances + lam_rel * variances.sum() / model_width
+    penalised = variances + lam_rel * (variances.sum() / model_width)
+    if not np.isfinite(penalised).all():
+        raise ValueError(f"lam_rel is beyond float64 for these states, got {lam_rel!r}")
     if penalised.min() <= variances.max() * len(variances) * np.finfo(np.float64).eps:
         if lam_rel == 0 and variances.max() > 0:
             raise ValueError("lam_rel is 0 and the covariance is singular; use lam_rel > 0 or more rows than dimensions")
@@ -81,7 +86,10 @@ def internal_state_stability(
         ValueError: empty, unequal lengths, non-finite states, negative lam_rel, a fact under two relations,
             or lam_rel = 0 with a singular covariance.
     """
-    z = np.asarray(z, dtype=np.float64)
+    z = np.asarray(z)
+    if z.dtype.kind not in "fiu":
+        raise ValueError(f"z must hold real numbers, got {z.dtype}")
+    z = z.astype(np.float64)
     if z.ndim != 2 or not len(z):
         raise ValueError(f"z must be (N, D) with N >= 1, got shape {z.shape}")
     for name, labels in (("facts", facts), ("relations", relations), ("families", families)):
@@ -89,11 +97,10 @@ def internal_state_stability(
             raise ValueError(f"{name} must have one label per row of z: {len(labels)} labels, {len(z)} rows")
     if not np.isfinite(z).all():
         raise ValueError(f"z must be finite; row {int(np.argwhere(~np.isfinite(z))[0, 0])} is not")
-    if not (np.isfinite(lam_rel) and lam_rel >= 0):
+    if not (isinstance(lam_rel, Real) and np.isfinite(lam_rel) and lam_rel >= 0):
         raise ValueError(f"lam_rel must be finite and not negative, got {lam_rel!r}")
     model_width = z.shape[1] if model_width is None else model_width
-    if model_width < 1:
-        raise ValueError(f"model_width must be at least 1, got {model_width!r}")
+    whole_number("model_width", model_width, 1)
 
     fact_of, fact_names = encode_labels("facts", facts)
     relation_of, relation_names = encode_labels("relations", relations)
@@ -102,8 +109,10 @@ def internal_state_stability(
     relation_of_fact[fact_of] = relation_of
     if (relation_of_fact[fact_of] != relation_of).any():
         row = int(np.argmax(relation_of_fact[fact_of] != relation_of))
-        raise ValueError(f"facts: {facts[row]!r} stands under more than one relation")
+        raise ValueError(f"facts: {fact_names[fact_of[row]]!r} stands under more than one relation")
 
+    largest = np.abs(z).max()
+    z = z / largest if largest > 0 else z  # ISS does not depend on scale; squares of huge or tiny states do
     residual = residualise(z, relation_of, family_of)
     explained = _longest(residual) <= NEGLIGIBLE * _longest(z)  # nothing but rounding is left of any row
     whitened = np.zeros_like(z) if explained else whiten(residual, lam_rel, model_width)

@@ -1,10 +1,12 @@
 """Benchmark sampling uncertainty: a bootstrap over relations (source document, 18)."""
 
 from collections.abc import Sequence
+from numbers import Real
 
 import numpy as np
 from scipy.stats import bootstrap
 
+from sparse_control.arguments import whole_number
 from sparse_control.iss.score import encode_labels
 from sparse_control.seeds import stream
 
@@ -36,9 +38,8 @@ def relation_bootstrap(
         raise ValueError(f"relations must have one label per value: {len(relations)} labels, {len(values)} values")
     if not np.isfinite(values).all():
         raise ValueError(f"values must be finite, got {values[~np.isfinite(values)][0]}")
-    if n_resamples < 1:
-        raise ValueError(f"n_resamples must be at least 1, got {n_resamples!r}")
-    if not 0 < confidence < 1:
+    n_resamples = whole_number("n_resamples", n_resamples, 1)
+    if not (isinstance(confidence, Real) and 0 < confidence < 1):
         raise ValueError(f"confidence must be in (0, 1), got {confidence!r}")
     labels, names = encode_labels("relations", relations)
     sums = np.bincount(labels, weights=values)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from sparse_control.arguments import whole_number
 from sparse_control.errors import InputError
 from sparse_control.jacobian.guard import check_exact_mode
 from sparse_control.jacobian.sweep import reverse_sweep
@@ -35,11 +36,11 @@ def exact_jacobian(lm: LanguageModel, input_ids: Sequence[int] | Tensor, layers:
     if isinstance(layers, int):
         raise ValueError(f"layers must be a sequence of source layers, got {layers!r}; use [{layers}]")
     layers = range(lm.n_layers) if layers is None else layers
-    for layer in layers:
-        if not 0 <= layer < lm.n_layers:
-            raise ValueError(f"layers must be in 0..{lm.n_layers - 1}, got {layer}")
+    layers = [whole_number(f"layers[{index}]", layer, 0, lm.n_layers - 1) for index, layer in enumerate(layers)]
+    if not layers:
+        raise ValueError("layers must name at least one source layer, got none")
     identity = torch.eye(lm.width, dtype=lm.model.dtype, device=lm.device)
-    jacobians = torch.stack(reverse_sweep(DecodeStep(lm, input_ids), identity, list(layers)))
+    jacobians = torch.stack(reverse_sweep(DecodeStep(lm, input_ids), identity, layers))
     for layer, jacobian in zip(layers, jacobians):
         if not torch.isfinite(jacobian).all():
             raise ValueError(f"the Jacobian of layer {layer} is not finite; use a wider dtype")

@@ -8,6 +8,7 @@ import torch
 from scipy.sparse.linalg import LinearOperator
 from torch import Tensor
 
+from sparse_control.arguments import whole_number
 from sparse_control.jacobian.guard import check_exact_mode
 from sparse_control.jacobian.sweep import pull_back, push_forward
 from sparse_control.models.decode import DecodeStep, as_prompt
@@ -28,8 +29,10 @@ class Operator(Protocol):
 
 
 def like(result: Tensor, given: Array) -> Array:
-    """`result` (float64) in the kind and dtype of `given`: numpy stays numpy, torch stays torch."""
-    return result.numpy() if isinstance(given, np.ndarray) else result.to(given)
+    """`result` (float64) in the kind of `given` and, where that is a floating one, its dtype."""
+    if isinstance(given, np.ndarray):
+        return result.numpy().astype(given.dtype if given.dtype.kind == "f" else np.float64, copy=False)
+    return result.to(given) if given.is_floating_point() else result.to(given.device)
 
 
 def as_block(vectors: Array, rows: int, name: str = "vectors") -> Tensor:
@@ -38,7 +41,10 @@ def as_block(vectors: Array, rows: int, name: str = "vectors") -> Tensor:
     Raises:
         ValueError: another shape, or non-finite entries.
     """
-    block = torch.as_tensor(vectors).detach().to("cpu", torch.float64)
+    block = torch.as_tensor(vectors)
+    if block.is_complex():
+        raise ValueError(f"{name} must be real, got {block.dtype}")
+    block = block.detach().to("cpu", torch.float64)
     if block.ndim != 2 or block.shape[0] != rows:
         raise ValueError(f"{name} must have shape ({rows}, m), got {tuple(block.shape)}")
     if not torch.isfinite(block).all():
@@ -101,16 +107,15 @@ class CorpusOperator(_Products):
 
     def __init__(self, lm: LanguageModel, corpus_ids: Sequence[Sequence[int]], layer: int) -> None:
         check_exact_mode(lm)
-        if not len(corpus_ids):
+        if len(corpus_ids) == 0:
             raise ValueError("corpus_ids must hold at least one prompt")
-        if not 0 <= layer < lm.n_layers:
-            raise ValueError(f"layer must be in 0..{lm.n_layers - 1}, got {layer}")
-        self.lm, self.layer = lm, layer
+        self.lm, self.layer = lm, whole_number("layer", layer, 0, lm.n_layers - 1)
         self.corpus_ids = [as_prompt(lm, prompt, f"corpus_ids[{index}]") for index, prompt in enumerate(corpus_ids)]
         self.shape = (lm.width, lm.width)
         self.dtype = lm.model.dtype
 
     def _mean(self, product, block: Tensor) -> Tensor:
+        check_exact_mode(self.lm)
         rows = block.T.to(self.lm.device, self.dtype)  # (m, d)
         total = torch.zeros(block.shape, dtype=torch.float64)
         for prompt in self.corpus_ids:

@@ -2,10 +2,12 @@
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from scipy.sparse.linalg import LinearOperator
 from torch import Tensor
 
+from sparse_control.arguments import whole_number
 from sparse_control.jacobian.operator import Array, Operator, like
 from sparse_control.jacobian.probes import Probe, random_probes
 
@@ -37,7 +39,8 @@ class Factors:
         Raises:
             ValueError: the last dimension of h is not d.
         """
-        if h.shape[-1] != self.B.shape[1]:
+        h = h if isinstance(h, Tensor) else np.asarray(h)
+        if h.ndim == 0 or h.shape[-1] != self.B.shape[1]:
             raise ValueError(f"h must have last dimension {self.B.shape[1]}, got shape {tuple(h.shape)}")
         return like(torch.as_tensor(h).double() @ self.B.T.double(), h)
 
@@ -47,6 +50,7 @@ class Factors:
         Raises:
             ValueError: the last dimension of h is not d.
         """
+        h = h if isinstance(h, Tensor) else np.asarray(h)
         return like(torch.as_tensor(self.reduce(h)).double() @ self.Q.T.double(), h)
 
     def truncate(self, rank: int, oversampling: int | None = None) -> "Factors":
@@ -55,10 +59,10 @@ class Factors:
         Raises:
             ValueError: more columns than there are, or rank < 1.
         """
-        oversampling = self.oversampling if oversampling is None else oversampling
-        columns = min(rank + oversampling, self.Q.shape[0])
-        if rank < 1 or columns > self.r:
-            raise ValueError(f"rank must be in 1..{self.r - oversampling}, got {rank}")
+        oversampling = whole_number("oversampling", self.oversampling if oversampling is None else oversampling, 0)
+        columns = min(whole_number("rank", rank, 1) + oversampling, self.Q.shape[0])
+        if columns > self.r:
+            raise ValueError(f"rank must be an integer in 1..{self.r - oversampling}, got {rank}")
         return Factors(self.Q[:, :columns], self.B[:columns], rank, oversampling)
 
 
@@ -92,12 +96,9 @@ def randomized_qb(
     if op.shape[0] != op.shape[1]:
         raise ValueError(f"op must be square, got shape {tuple(op.shape)}")
     width = op.shape[1]
-    if not 1 <= rank < width:
-        raise ValueError(f"rank must be in 1..{width - 1}, got {rank}")
-    if oversampling < 0:
-        raise ValueError(f"oversampling must not be negative, got {oversampling}")
-    if power_iterations < 0:
-        raise ValueError(f"power_iterations must not be negative, got {power_iterations}")
+    rank = whole_number("rank", rank, 1, width - 1)
+    oversampling = whole_number("oversampling", oversampling, 0)
+    power_iterations = whole_number("power_iterations", power_iterations, 0)
     omega = random_probes(width, min(rank + oversampling, width), seed=seed, probe=probe)
     Q = _orthonormal(op.matmat(omega))
     for _ in range(power_iterations):

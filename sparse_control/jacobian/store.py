@@ -65,7 +65,7 @@ def _load_tensor(path: Path) -> Tensor:
     except (OSError, RuntimeError, pickle.UnpicklingError, EOFError, ValueError, KeyError, TypeError, IndexError) as error:
         reason = " ".join(str(error).split())[:200]
         raise InputError(f"{path}: not a readable tensor file ({reason}); restore it with `dvc checkout`") from error
-    if not isinstance(tensor, Tensor) or tensor.dtype != torch.float32 or tensor.ndim != 2:
+    if not isinstance(tensor, Tensor) or tensor.layout != torch.strided or tensor.is_meta or tensor.dtype != torch.float32 or tensor.ndim != 2:
         raise InputError(f"{path}: expected one float32 matrix; restore it with `dvc checkout`")
     if not torch.isfinite(tensor).all():
         raise InputError(f"{path}: holds values that are not finite; restore it with `dvc checkout`")
@@ -83,10 +83,15 @@ def load_factors(folder: Path) -> tuple[Factors, dict[str, Any]]:
     missing = [key for key in REQUIRED_METADATA if not isinstance(metadata, dict) or key not in metadata]
     if missing:
         raise InputError(f"{folder / 'metadata.json'}: {missing[0]}: is missing")
+    for key in ("layer", "hidden_dimension", "rank", "oversampling"):
+        if isinstance(metadata[key], bool) or not isinstance(metadata[key], int):
+            raise InputError(f"{folder / 'metadata.json'}: {key}: expected an integer, got {metadata[key]!r}")
     Q, B = _load_tensor(folder / "Q.pt"), _load_tensor(folder / "B.pt")
     width = metadata["hidden_dimension"]
     columns = min(metadata["rank"] + metadata["oversampling"], width)
     for name, tensor, shape in (("Q.pt", Q, (width, columns)), ("B.pt", B, (columns, width))):
         if tuple(tensor.shape) != shape:
             raise InputError(f"{folder / name}: shape is {tuple(tensor.shape)}, metadata.json says {shape}")
+    if float((Q.T @ Q - torch.eye(columns)).abs().max()) > 1e-3:
+        raise InputError(f"{folder / 'Q.pt'}: its columns are not orthonormal; restore it with `dvc checkout`")
     return Factors(Q, B, metadata["rank"], metadata["oversampling"]), metadata

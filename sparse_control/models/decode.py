@@ -18,6 +18,7 @@ from sparse_control.errors import UnsupportedModel
 from sparse_control.models.language_model import LanguageModel
 from sparse_control.models.stream import capturing_stream, first_input_as_leaf, unwrap
 
+TOKEN_DTYPES = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 DECODE_ATTENTION = "sparse_control_decode"
 
 
@@ -57,7 +58,7 @@ def as_prompt(lm: LanguageModel, input_ids: Sequence[int] | Tensor, name: str) -
         ids = torch.as_tensor(input_ids, device=lm.device)
     except (TypeError, ValueError, RuntimeError) as error:
         raise ValueError(f"{name} must be a sequence of token ids, got {input_ids!r}; encode text first") from error
-    if ids.ndim != 1 or len(ids) < 2 or ids.is_floating_point():
+    if ids.ndim != 1 or len(ids) < 2 or ids.dtype not in TOKEN_DTYPES:
         raise ValueError(f"{name} must be token ids (T,) with T >= 2, got {ids.dtype} of shape {tuple(ids.shape)}")
     vocabulary = lm.model.get_input_embeddings().num_embeddings
     if not 0 <= int(ids.min()) <= int(ids.max()) < vocabulary:

@@ -37,6 +37,11 @@ class Site:
     def __post_init__(self) -> None:
         if self.component not in COMPONENTS:
             raise ValueError(f"component must be one of {', '.join(COMPONENTS)}, got {self.component!r}")
+        for name, value, low in (("layer", self.layer, 0), ("position", self.position, None), ("head", self.head, 0)):
+            if name == "head" and value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, int) or (low is not None and value < low):
+                raise ValueError(f"{name} must be an integer{'' if low is None else ' from 0 on'}, got {value!r}")
         if (self.head is None) == (self.component == "head"):
             raise ValueError(f"head must be given for component 'head' and for no other, got {self.head!r}")
 

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -126,20 +126,23 @@ def patched(
     """Apply an intervention to the forwards run inside the context (source document, "What every axis needs").
 
     Everything is checked and resolved before the first hook is registered; own hooks alone are removed, on any
-    exit. At dose 0 there is no hook, so the model is bit-equal to the unpatched one. Contexts may be nested:
-    their patches add up.
+    exit. At dose 0 there is no hook, so the model is bit-equal to the unpatched one. Contexts may be nested: their
+    patches add up, and rule P reads its contrast under the patches of the outer ones.
+
+    In generation with a cache, non-negative positions are absolute and are patched by whichever forward reads that
+    token of the prompt; negative ones count from the end of the prompt. Generated tokens are not patched.
 
     Args:
         lm: the model; its weights, configuration and mode stay as they are.
         intervention: support, strengths, direction rule.
         dose: gamma, scales all strengths.
         pair: whose contrast rule P uses. With a pair, forwards of its token length are patched; without one, every
-            forward is, and negative positions count from the end of that forward's tokens.
+            prompt is.
         reverse: -beta, for the target-side input (axis 2).
 
     Raises:
         ValueError: a pair is missing where rule P needs one, a dose that is not finite, a site outside the model or
-            the prompt, a direction of the wrong width.
+            the prompt, a direction of the wrong width; inside the context, a padded batch.
     """
     dose = finite_number("dose", dose) * (-1.0 if reverse else 1.0)
     intervention.check(lm)
@@ -155,28 +158,50 @@ def patched(
         with add_at_sites(lm, additions, length=len(pair.source_ids)):
             yield
     else:
-        with _adding_to_every_forward(lm, additions):
+        with _adding_to_prompts(lm, additions):
             yield
 
 
 @contextmanager
-def _adding_to_every_forward(lm: LanguageModel, additions: Mapping[Site, Tensor]) -> Iterator[None]:
-    """`add_at_sites` with the length of each forward as it comes."""
+def _adding_to_prompts(lm: LanguageModel, additions: Mapping[Site, Tensor]) -> Iterator[None]:
+    """`add_at_sites` with the length of each forward as it comes.
+
+    A forward on cached keys and values goes on with a prompt: its tokens have later absolute positions and a
+    non-negative position is patched there, a negative one was resolved when the prompt was read.
+    """
     with ExitStack() as running:
 
         def enter(_module: nn.Module, args: tuple, kwargs: dict) -> None:
             running.close()  # of a forward that raised
             tokens = args[0] if args else kwargs.get("input_ids")
             tokens = kwargs["inputs_embeds"] if tokens is None else tokens
-            running.enter_context(add_at_sites(lm, additions, length=tokens.shape[1]))
+            mask = kwargs.get("attention_mask")
+            if isinstance(mask, Tensor) and mask.ndim == 2 and not mask.all():
+                raise ValueError("attention_mask hides tokens: patches need unpadded prompts; run equal lengths together")
+            cache = kwargs.get("cache", kwargs.get("past_key_values"))
+            start = 0 if cache is None else cache.get_seq_length()
+            here = _within(additions, start, tokens.shape[1])
+            if here:
+                running.enter_context(add_at_sites(lm, here, length=tokens.shape[1]))
 
         def leave(_module: nn.Module, _args: tuple, _output: Any) -> None:
             running.close()
 
-        handles = [lm.model.register_forward_pre_hook(enter, with_kwargs=True)]
-        handles.append(lm.model.register_forward_hook(leave))
+        base = lm.model.base_model
+        handles = [base.register_forward_pre_hook(enter, with_kwargs=True), base.register_forward_hook(leave)]
         try:
             yield
         finally:
             for handle in handles:
                 handle.remove()
+
+
+def _within(additions: Mapping[Site, Tensor], start: int, length: int) -> dict[Site, Tensor]:
+    """The additions that belong to a forward over absolute positions start..start+length-1, counted from its start."""
+    if start == 0:
+        return dict(additions)
+    return {
+        replace(site, position=site.position - start): vector
+        for site, vector in additions.items()
+        if start <= site.position < start + length
+    }

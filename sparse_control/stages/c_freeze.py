@@ -12,6 +12,13 @@ from sparse_control.settings import Settings
 from sparse_control.stages.tree import Tree, stages_code_sha256
 
 SCHEMA = "freeze/1"
+VALIDATION_FILES = (
+    "per_model_action_validation.jsonl",
+    "rank_convergence.jsonl",
+    "corpus_convergence.jsonl",
+    "seed_stability.jsonl",
+    "whitening.json",
+)
 
 
 def run(*, corpus: Path, root: Path, settings: Settings) -> Receipt:
@@ -39,7 +46,9 @@ def run(*, corpus: Path, root: Path, settings: Settings) -> Receipt:
         write_text(tree.config(name), yaml.safe_dump(content, sort_keys=False))
 
     files = [tree.config(name) for name in configs]
-    files += sorted(path for path in (tree.base / "validation").iterdir() if not path.name.startswith("."))
+    files += [tree.validation(name) for name in VALIDATION_FILES]
+    if settings.estimator.reference:
+        files.append(tree.validation("small_model_full_comparison.json"))
     for layer, chosen in layers.items():
         if chosen["status"] == "validated":
             files += [tree.factors(int(layer)) / name for name in ("Q.pt", "B.pt", "metadata.json")]

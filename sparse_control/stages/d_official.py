@@ -59,7 +59,9 @@ def run(*, corpus: Path, root: Path, settings: Settings) -> Receipt:
         lam_rel = manifest["lam_rel"][str(layer)]
         transported = None
         if validated:
-            factors, _ = load_factors(tree.factors(layer))
+            factors, metadata = load_factors(tree.factors(layer))
+            if (metadata["model"], metadata["layer"]) != (lm.name, layer):
+                raise InputError(f"{tree.factors(layer)}: factors of {metadata['model']}, layer {metadata['layer']}")
             transported = factors.reduce(raw)
             reduced[str(layer)] = transported
             tables.append(_layer_table(labels, transported, lam_rel["iss"], lm.width, layer, OFFICIAL))

@@ -97,6 +97,12 @@ def test_scale_and_rotation_do_not_matter():
     assert np.allclose(internal_state_stability(1e3 * z @ rotation.T + 5, *labels, lam_rel=0.1).iss, base)
 
 
+@pytest.mark.parametrize("scale", [1e-250, 1e250])
+def test_extreme_scales(scale):
+    z, *labels = sample()
+    assert np.allclose(internal_state_stability(scale * z, *labels).iss, internal_state_stability(z, *labels).iss)
+
+
 def test_tiny_penalty_with_few_rows_drives_iss_to_zero():
     z, *labels = sample(d=400)
     values = [internal_state_stability(z, *labels, lam_rel=lam).iss.mean() for lam in (1e-6, 1.0, 100.0)]
@@ -156,7 +162,7 @@ def hash_free(label):
         (dict(families=["a"]), "families must have"),
         (dict(lam_rel=-1.0), "lam_rel must be finite and not negative, got -1.0"),
         (dict(lam_rel=float("nan")), "lam_rel must be"),
-        (dict(model_width=0), "model_width must be at least 1"),
+        (dict(model_width=0), "model_width must be an integer at least 1"),
     ],
 )
 def test_bad_arguments(change, message):

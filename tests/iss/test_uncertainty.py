@@ -54,7 +54,7 @@ def test_no_interval_where_there_is_no_spread_between_relations(values, relation
         (([], []), "values must be a non-empty sequence"),
         (([1.0], ["a", "b"]), "relations must have one label per value: 2 labels, 1 values"),
         (([float("nan")], ["a"]), "values must be finite, got nan"),
-        (([1.0], ["a"], 0), "n_resamples must be at least 1, got 0"),
+        (([1.0], ["a"], 0), "n_resamples must be an integer at least 1, got 0"),
         (([1.0], ["a"], 10, 0, 1.0), "confidence must be in"),
         (([1.0, 2.0], ["a", "b"], 10, -1), "seed must be a non-negative integer"),
     ],

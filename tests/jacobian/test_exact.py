@@ -97,7 +97,7 @@ def test_low_precision_warns():
 
 @pytest.mark.parametrize("layers", [[3], [-1]])
 def test_layer_outside_the_model(layers):
-    with pytest.raises(ValueError, match=r"layers must be in 0..2"):
+    with pytest.raises(ValueError, match=r"layers\[0\] must be an integer in 0..2"):
         exact_jacobian(tiny_model(), prompt(), layers)
 
 

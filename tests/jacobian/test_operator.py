@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from sparse_control.errors import UnsupportedModel
 from sparse_control.jacobian import DenseOperator, corpus_operator, exact_jacobian
 from tests.jacobian.reference import relative
 from tests.tiny import CONFIGS, WIDTH, prompt, tiny_model
@@ -54,7 +55,24 @@ def test_kind_and_dtype_follow_the_argument():
     assert op.matmat(torch.ones(4, 2)).dtype == torch.float32
 
 
-@pytest.mark.parametrize("bad", [np.ones(4), np.ones((5, 2)), np.full((4, 1), np.nan)])
+@pytest.mark.parametrize("dtype", [torch.long, torch.bool, torch.int32])
+def test_whole_number_blocks_give_float64_products(dtype):
+    matrix = torch.full((4, 4), 0.25, dtype=torch.float64)
+    product = DenseOperator(matrix).matmat(torch.eye(4, dtype=dtype))
+    assert product.dtype == torch.float64 and torch.equal(product, matrix)
+    assert DenseOperator(matrix).matmat(np.eye(4, dtype=np.float32)).dtype == np.float32
+    assert np.array_equal(DenseOperator(matrix).matmat(np.eye(4, dtype=int)), matrix.numpy())
+
+
+def test_training_mode_after_construction_is_refused():
+    lm = tiny_model("gpt2")
+    op = corpus_operator(lm, PROMPTS, 0)
+    lm.model.train()
+    with pytest.raises(UnsupportedModel, match="training mode"):
+        op.rmatmat(block())
+
+
+@pytest.mark.parametrize("bad", [np.ones((4, 1), dtype=complex), np.ones(4), np.ones((5, 2)), np.full((4, 1), np.nan)])
 def test_bad_blocks(bad):
     with pytest.raises(ValueError, match="vectors must"):
         DenseOperator(np.eye(4)).matmat(bad)
@@ -73,5 +91,5 @@ def test_bad_corpus_and_layer():
         corpus_operator(lm, prompt().tolist(), 0)
     with pytest.raises(ValueError, match="at least one prompt"):
         corpus_operator(lm, [], 0)
-    with pytest.raises(ValueError, match=r"layer must be in 0..2"):
+    with pytest.raises(ValueError, match=r"layer must be an integer in 0..2"):
         corpus_operator(lm, PROMPTS, 3)

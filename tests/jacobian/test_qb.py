@@ -118,10 +118,10 @@ def test_same_seed_same_bits_and_other_seed_other_probes():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"rank": 0}, "rank must be in 1..59"),
-        ({"rank": D}, "rank must be in 1..59, got 60"),
-        ({"rank": 5, "oversampling": -1}, "oversampling must not be negative, got -1"),
-        ({"rank": 5, "power_iterations": -1}, "power_iterations must not be negative, got -1"),
+        ({"rank": 0}, "rank must be an integer in 1..59"),
+        ({"rank": D}, "rank must be an integer in 1..59, got 60"),
+        ({"rank": 5, "oversampling": -1}, "oversampling must be an integer at least 0, got -1"),
+        ({"rank": 5, "power_iterations": -1}, "power_iterations must be an integer at least 0, got -1"),
         ({"rank": 5, "probe": "uniform"}, "probe must be 'gaussian' or 'rademacher', got 'uniform'"),
         ({"rank": 5, "seed": -1}, "seed must be a non-negative integer"),
         ({"rank": 5, "seed": True}, "seed must be a non-negative integer"),
@@ -148,7 +148,7 @@ def test_not_an_operator(op, message):
 def test_truncation_bounds():
     factors = randomized_qb(DenseOperator(SLOW_DECAY), rank=10, oversampling=5)
     for rank in (0, 11):
-        with pytest.raises(ValueError, match="rank must be in 1..10"):
+        with pytest.raises(ValueError, match="rank must be an integer"):
             factors.truncate(rank)
 
 

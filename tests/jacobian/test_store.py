@@ -82,6 +82,21 @@ def test_wrong_contents(saved, tensor, message):
         load_factors(folder)
 
 
+def test_columns_that_are_not_orthonormal(saved):
+    folder, _ = saved
+    torch.save(torch.zeros(12, 6), folder / "Q.pt")
+    with pytest.raises(InputError, match=r"Q\.pt: its columns are not orthonormal"):
+        load_factors(folder)
+
+
+@pytest.mark.parametrize(("key", "value"), [("rank", "4"), ("hidden_dimension", None), ("oversampling", True)])
+def test_metadata_of_the_wrong_type(saved, key, value):
+    folder, _ = saved
+    write_json(folder / "metadata.json", read_json(folder / "metadata.json") | {key: value})
+    with pytest.raises(InputError, match=f"{key}: expected an integer, got {value!r}"):
+        load_factors(folder)
+
+
 def test_missing_files_and_keys(saved):
     folder, _ = saved
     metadata = read_json(folder / "metadata.json")

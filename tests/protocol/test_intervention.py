@@ -8,7 +8,7 @@ from sparse_control.models.sites import Site, capture_sites, site_width
 from sparse_control.protocol import Intervention, patched
 from sparse_control.protocol.intervention import pair_contrasts
 from tests.protocol.pairs import hook_count, make_pair, plain_logits
-from tests.tiny import N_LAYERS, tiny_model
+from tests.tiny import N_LAYERS, prompt, tiny_model
 
 KINDS = [
     Site("head", 1, 3), Site("head", 0, 0, position=4), Site("mlp", 2), Site("mlp", 1, position=-3),
@@ -251,3 +251,39 @@ def test_bad_calls(lm, pair):
             with patched(lm, fixed(lm, Site("mlp", 0)), dose=dose, pair=pair):
                 pass
     assert hook_count(lm) == 0
+
+
+def steering(lm, position=-1):
+    return Intervention((Site("resid", 1, position=position),), (3.0,), (torch.sin(torch.arange(lm.width)),))
+
+
+@pytest.mark.parametrize("position", [-1, 2])
+def test_generation_patches_the_prompt_alone(position):
+    """With a cache, the patched prompt goes on exactly as its patched keys and values say; later tokens are left alone."""
+    lm = tiny_model()
+    ids = prompt(8)[None]
+    with patched(lm, steering(lm, position)), torch.no_grad():
+        cache = lm.model(input_ids=ids, use_cache=True).cache
+        inside = lm.model(input_ids=ids[:, :1], cache=cache, use_cache=True).logits
+    with patched(lm, steering(lm, position)), torch.no_grad():
+        cache = lm.model(input_ids=ids, use_cache=True).cache
+    with torch.no_grad():
+        outside = lm.model(input_ids=ids[:, :1], cache=cache, use_cache=True).logits
+    assert torch.equal(inside, outside)
+
+
+def test_the_base_model_is_patched_too():
+    lm = tiny_model()
+    with torch.no_grad():
+        plain = lm.model.base_model(input_ids=prompt(8)[None]).last_hidden_state
+        with patched(lm, steering(lm)):
+            assert not torch.allclose(lm.model.base_model(input_ids=prompt(8)[None]).last_hidden_state, plain)
+
+
+def test_padded_batches_are_refused():
+    lm = tiny_model()
+    mask = torch.ones(1, 8, dtype=torch.long)
+    mask[0, -1] = 0
+    with patched(lm, steering(lm)), pytest.raises(ValueError, match="patches need unpadded prompts"):
+        lm.model(input_ids=prompt(8)[None], attention_mask=mask)
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in lm.model.modules())
