@@ -51,5 +51,5 @@ def official_iss(preset: str = "smoke", model: str | None = None, root: str = ".
     ):
         after = merged(receipts)
         receipts.append(progress.run(task, label, below=place, inputs=inputs, after=after, **common))
-    manifest.submit(root=str(place), below="jacobian_iss").result()
+    manifest.submit(root=str(place), names=list(merged(receipts))).result()
     return progress.summary(settings, place)

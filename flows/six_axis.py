@@ -5,7 +5,7 @@ from typing import Any
 
 from prefect import flow
 
-from flows.common import Progress, checked_root, checked_settings, task_runner
+from flows.common import Progress, checked_root, checked_settings, merged, task_runner
 from sparse_control.models.fetch import weights_identity
 from tasks.six_axis import study
 from tasks.tables import manifest
@@ -23,11 +23,13 @@ def six_axis(preset: str = "smoke", model: str | None = None, root: str = ".") -
     weights = weights_identity(settings.model)
     progress = Progress(NAME)
     protocol = settings.protocol
+    receipts = []
     for panel, selector, condition in product(protocol.tasks, protocol.selectors, protocol.conditions):
-        progress.run(
+        receipt = progress.run(
             study, f"{panel}, {selector}, {condition}", below=place,
             root=str(place), settings=settings, weights=weights,
             panel=panel, selector=selector, condition=condition,
         )  # fmt: skip
-    manifest.submit(root=str(place), below="measurements").result()
+        receipts.append(receipt)
+    manifest.submit(root=str(place), names=list(merged(receipts))).result()
     return progress.summary(settings, place)

@@ -49,6 +49,13 @@ def _root_option(function: Callable[..., Any]) -> Callable[..., Any]:
     )(function)  # fmt: skip
 
 
+def _run_root_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    return click.option(
+        "--root", type=click.Path(path_type=Path), default=None, metavar="DIR",
+        help="Folder to measure into; runs/PRESET in the project by default, so that committed results stay.",
+    )(function)  # fmt: skip
+
+
 def _preset_options(function: Callable[..., Any]) -> Callable[..., Any]:
     function = click.option("--model", metavar="NAME", help="Registry name, hub id, directory or .gguf file.")(function)
     return click.option("--preset", default="smoke", show_default=True, help="Of params.yaml: smoke, paper.")(function)
@@ -188,7 +195,7 @@ def _run_flow(module: str, name: str, preset: str, model: str | None, root: Path
 
         flow = flow.with_options(task_runner=task_runner(dask))
     try:
-        result = flow(preset=preset, model=model, root=str(root or project_folder()))
+        result = flow(preset=preset, model=model, root=str(root or project_folder() / "runs" / preset))
     except (InputError, ModuleNotFoundError):
         raise
     except Exception as error:  # a task failed; Prefect has logged where
@@ -204,7 +211,7 @@ _dask_option = click.option("--dask", metavar="ADDRESS", help="Scheduler of a Da
 
 @run.command("official-iss")
 @_preset_options
-@_root_option
+@_run_root_option
 @_dask_option
 def run_official_iss(preset: str, model: str | None, root: Path | None, dask: str | None) -> None:
     """Stages A to D: reference, validation, freeze, official ISS."""
@@ -213,7 +220,7 @@ def run_official_iss(preset: str, model: str | None, root: Path | None, dask: st
 
 @run.command("six-axis")
 @_preset_options
-@_root_option
+@_run_root_option
 @_dask_option
 def run_six_axis(preset: str, model: str | None, root: Path | None, dask: str | None) -> None:
     """Every (task, selector, direction rule) of the preset over its seeds."""

@@ -15,8 +15,8 @@ def tables(root: str, out: str | None) -> list[str]:
 
 
 @task(name="manifest", cache_policy=NO_CACHE, persist_result=False)
-def manifest(root: str, below: str) -> None:
-    """Record the hashes of what a run measured into `root`, `measurements` or `jacobian_iss`, at its end."""
+def manifest(root: str, names: list[str]) -> None:
+    """Record the hashes of what a run measured into `root`, at its end; files of other runs keep their entries."""
     from sparse_control.artifact.manifest import write_manifest
 
-    write_manifest(Path(root), below)
+    write_manifest(Path(root), names)

@@ -4,6 +4,7 @@ The two halves have two writers. A measuring run records measurements (`write_ma
 (`write_table_manifest`); so a measurement that changed after it was made is never blessed by rendering it.
 """
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from pydantic import Field
@@ -91,22 +92,22 @@ def _hashes(root: Path, names: list[str]) -> dict[str, str]:
     return {name: sha256_file(Path(root, name)) for name in names}
 
 
-def write_manifest(root: Path, below: str | None = None) -> Path:
-    """Record the measurements of `root` as they stand; for the run that made them. Tables keep their entries.
+def write_manifest(root: Path, names: Iterable[str] | None = None) -> Path:
+    """Record measurements of `root` as they stand; for the run that made them. Tables keep their entries.
 
     Args:
         root: the folder measured into.
-        below: "measurements" or "jacobian_iss", what the run measured; the other keeps its entries. None is both.
+        names: what the run measured, relative to `root`; every other entry stays as it is. None is all there is.
 
     Raises:
         InputError: a file cannot be read, the old manifest is broken, or the new one cannot be written.
     """
     old = read_manifest(root) or Manifest()
-    if below is None:
-        return _write(root, measurements=_hashes(root, measured_files(root)), tables=old.tables)
-    kept = {name: sha256 for name, sha256 in old.measurements.items() if not name.startswith(f"{below}/")}
-    measured = _hashes(root, _files(Path(root), (below,), MEASURED))
-    return _write(root, measurements=dict(sorted((kept | measured).items())), tables=old.tables)
+    present = measured_files(root)
+    if names is None:
+        return _write(root, measurements=_hashes(root, present), tables=old.tables)
+    measured = _hashes(root, sorted(set(present) & set(names)))
+    return _write(root, measurements=dict(sorted((old.measurements | measured).items())), tables=old.tables)
 
 
 def write_table_manifest(root: Path) -> Path:

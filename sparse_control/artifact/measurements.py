@@ -162,6 +162,7 @@ class Provenance(Record):
     code_sha256: Sha256  # of the code that measured
     seed: Count  # as the record's
     threads: Annotated[int, Field(ge=1)]
+    record_sha256: Sha256 | None = None  # of the record without this field, by which a resumed run knows it is whole
 
 
 SECTIONS = (

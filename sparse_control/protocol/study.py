@@ -193,26 +193,33 @@ def _params_sha256(settings: Settings) -> str:
     return sha256_json({"model": settings.model, "dtype": settings.dtype, "threads": settings.threads, **protocol})
 
 
-def _finished(path: Path, wanted: dict[int, dict[str, Any]]) -> dict[int, dict[str, Any]]:
-    """Records of an earlier run that were made with the same model, settings and code."""
+def _sealed(record: dict[str, Any]) -> dict[str, Any]:
+    """The record with the hash of its content in its provenance, by which a later run knows it is whole."""
+    return record | {"provenance": record["provenance"] | {"record_sha256": sha256_json(record)}}
+
+
+def _finished(path: Path, common: dict[str, Any]) -> dict[int, dict[str, Any]]:
+    """Whole records of an earlier run that were made with the same model, settings and code, by seed."""
     try:
         rows = read_json_lines(path) if path.is_file() else []
     except InputError:
         return {}  # a broken file holds nothing to keep; it is measured again
     kept = {}
     for row in rows:
-        if isinstance(row, dict) and row.get("schema") == SCHEMA:
-            seed = row.get("seed")
-            if seed in wanted and row.get("provenance") == wanted[seed]:
-                kept[seed] = row
+        if not isinstance(row, dict) or row.get("schema") != SCHEMA or not isinstance(row.get("provenance"), dict):
+            continue
+        provenance = {key: value for key, value in row["provenance"].items() if key != "record_sha256"}
+        if provenance == common | {"seed": row.get("seed")} and row == _sealed(row | {"provenance": provenance}):
+            kept[row["seed"]] = row
     return kept
 
 
 def run(*, root: Path, settings: Settings, task: str, selector: str, condition: str) -> Receipt:
     """Measure one study into `measurements/{model}/{task}.{selector}.{condition}.jsonl` below `root`.
 
-    Seeds that stand there already with the same model, settings and code are kept; the file is replaced whole after
-    every seed, so an interrupted run goes on where it stopped. The model and the work that selectors and conditions
+    Whole records that stand there already with the same model, settings and code are kept, those of seeds that are
+    not asked for too; the file is replaced whole after every seed, so an interrupted run goes on where it stopped.
+    Records of other settings or code are replaced. The model and the work that selectors and conditions
     share are kept in the process, one model and eight seeds at a time; studies must not run in parallel threads,
     as their hooks stand on one model.
 
@@ -236,12 +243,11 @@ def run(*, root: Path, settings: Settings, task: str, selector: str, condition: 
         "code_sha256": code_sha256(CODE),
         "threads": settings.threads,
     }
-    provenance = {seed: common | {"seed": seed} for seed in protocol.seeds}
-    finished = _finished(path, provenance)
+    finished = _finished(path, common)
     waiting = [seed for seed in protocol.seeds if seed not in finished]
     for seed in tqdm(waiting, desc=f"{task} {selector} {condition}", unit="seed"):
         context = _shared(lm, protocol.model_dump_json(), task, seed)
-        finished[seed] = {
+        record = {
             "schema": SCHEMA,
             "model": lm.name,
             "task": task,
@@ -249,9 +255,10 @@ def run(*, root: Path, settings: Settings, task: str, selector: str, condition: 
             "condition": condition,
             "seed": seed,
             **measure_seed(context, protocol, task, selector, condition),
-            "provenance": provenance[seed],
+            "provenance": common | {"seed": seed},
         }
-        write_json_lines(path, [finished[s] for s in protocol.seeds if s in finished])
+        finished[seed] = _sealed(record)
+        write_json_lines(path, [finished[key] for key in sorted(finished)])
     if not waiting:
-        write_json_lines(path, [finished[s] for s in protocol.seeds])
+        write_json_lines(path, [finished[key] for key in sorted(finished)])
     return Receipt.of(root, [path])

@@ -8,7 +8,7 @@ import torch
 
 from sparse_control.artifact.measurements import read_measurements
 from sparse_control.errors import InputError
-from sparse_control.files import read_json_lines
+from sparse_control.files import read_json_lines, write_json_lines
 from sparse_control.models.sites import all_sites
 from sparse_control.protocol import study
 from sparse_control.protocol.gate import kept_pairs
@@ -92,7 +92,17 @@ def test_a_new_seed_leaves_finished_ones_alone(tiny, tmp_path):
     assert [row["seed"] for row in read_json_lines(path(tmp_path))] == [0, 1, 2]
     run(tmp_path, settings=settings(seeds=[2]))
     assert len(tiny) == 3
-    assert [row["seed"] for row in read_json_lines(path(tmp_path))] == [2]
+    assert [row["seed"] for row in read_json_lines(path(tmp_path))] == [0, 1, 2], "nothing measured is lost"
+
+
+def test_an_edited_record_is_measured_again(tiny, tmp_path):
+    run(tmp_path)
+    before = path(tmp_path).read_bytes()
+    rows = read_json_lines(path(tmp_path))
+    rows[0]["evaluate"]["patched"][1][0] += 0.5
+    write_json_lines(path(tmp_path), rows)
+    run(tmp_path)
+    assert len(tiny) == 3 and path(tmp_path).read_bytes() == before
 
 
 @pytest.mark.parametrize("change", [{"support_size": 2}, {"doses": [0.0, 1.0]}, {"minimum_gap": 0.01}])
