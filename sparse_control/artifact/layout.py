@@ -11,24 +11,33 @@ import pandas as pd
 from sparse_control.artifact.tables import Records, preset
 
 EMPTY = "—"
+LARGE = Decimal("1e15")  # from here on the decimals of a double are not its own
 Row = dict[str, Any]
 
 
 def fixed(value: float | None, digits: int) -> str:
-    """A number with `digits` decimals, halves rounded away from zero as people do; an em-dash for None."""
+    """A number with `digits` decimals, halves rounded away from zero as people do; an em-dash for None.
+
+    From 1e15 on in powers of ten, with `digits` decimals of the mantissa.
+    """
     if value is None:
         return EMPTY
-    rounded = Decimal(repr(float(value))).quantize(Decimal(1).scaleb(-digits), rounding=ROUND_HALF_UP)
+    number = Decimal(repr(float(value)))
+    if abs(number) >= LARGE:
+        return f"{number:.{digits}e}".replace("-", "−")
+    rounded = number.quantize(Decimal(1).scaleb(-digits), rounding=ROUND_HALF_UP)
     return f"{abs(rounded) if rounded == 0 else rounded:f}".replace("-", "−")
 
 
 def significant(value: float | None, digits: int = 3) -> str:
-    """A number with `digits` significant digits, in powers of ten below 0.0001; an em-dash for None."""
+    """A number with `digits` significant digits, in powers of ten below 0.0001 and from 1e15; an em-dash for None."""
     if value is None:
         return EMPTY
     number = Decimal(repr(float(value)))
     if number == 0:
         return "0"
+    if abs(number) >= LARGE:
+        return fixed(value, digits - 1)
     exponent = number.adjusted()
     rounded = number.quantize(Decimal(1).scaleb(exponent - digits + 1), rounding=ROUND_HALF_UP)
     if exponent >= -4:

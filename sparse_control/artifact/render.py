@@ -47,7 +47,7 @@ def _escape_character(character: str) -> str:
 
 
 # symbols of captions and headings, and powers of ten, as they stand in the text of a table
-_SYMBOL = re.compile(r"\b(E|C)_(F|vec|ISS)\b|\b(Rel)_(tar)\b|(?<=\d)e(−\d+)\b")
+_SYMBOL = re.compile(r"\b(E|C)_(F|vec|ISS)\b|\b(Rel)_(tar)\b|(?<=\d)e([−+]\d+)\b")
 
 
 def typeset_tex(value: object) -> str:
@@ -55,7 +55,7 @@ def typeset_tex(value: object) -> str:
 
     def symbol(match: re.Match[str]) -> str:
         if match[5]:
-            return rf"\ensuremath{{\cdot10^{{{match[5].replace('−', '-')}}}}}"
+            return rf"\ensuremath{{\cdot10^{{{match[5].replace('−', '-').lstrip('+')}}}}}"
         letter, index = (match[1], match[2]) if match[1] else (r"\mathrm{Rel}", match[4])
         index = index if index == "F" else rf"\mathrm{{{index}}}"
         return rf"\ensuremath{{{letter}_{{{index}}}}}"
@@ -68,7 +68,7 @@ def typeset_html(value: object) -> Markup:
 
     def symbol(match: re.Match[str]) -> str:
         if match[5]:
-            return f"·10<sup>{match[5]}</sup>"
+            return f"·10<sup>{match[5].lstrip('+')}</sup>"
         letter, index = (match[1], match[2]) if match[1] else (match[3], match[4])
         return f"<i>{letter}</i><sub>{index}</sub>"
 

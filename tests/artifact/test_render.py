@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 import re
 import shutil
 import subprocess
@@ -22,7 +23,7 @@ from sparse_control.artifact.render import (
 )
 from sparse_control.artifact.tables import TABLES, Records, all_tables, read_records
 from sparse_control.errors import InputError
-from tests.artifact_root import build_root
+from tests.artifact_root import build_root, write_lines
 
 PROJECT = Path(__file__).parent.parent.parent
 NASTY = r"a_b&c%$#{}~^\<script>"
@@ -35,12 +36,37 @@ NASTY = r"a_b&c%$#{}~^\<script>"
         (2.675, "2.68"),
         (-0.004, "0.00"),
         (-1.5, "−1.50"),
-        (1e22, "10000000000000000000000.00"),
+        (1e22, "1.00e+22"),
         (None, "—"),
     ],
 )
 def test_fixed_rounds_half_away_from_zero(value, text):
     assert fixed(value, 2) == text
+
+
+@pytest.mark.parametrize(
+    "value, text",
+    [(1e300, "1.000e+300"), (-1.5e25, "−1.500e+25"), (1e15, "1.000e+15"), (1e14, "100000000000000.000")],
+)
+def test_fixed_of_large_numbers(value, text):
+    assert fixed(value, 3) == text
+    assert significant(value)
+
+
+def test_large_numbers_are_powers_of_ten():
+    assert typeset_tex(fixed(1e300, 3)) == r"1.000\ensuremath{\cdot10^{300}}"
+    assert typeset_html(fixed(1e300, 3)) == "1.000·10<sup>300</sup>"
+
+
+def test_reproduce_with_large_readouts(root):
+    path = root / "measurements/toy-model/ioi.coverage_driver.P.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    for row in rows:
+        row["preservation"]["kl"][0] = 1e300
+        row["feedback"]["endpoints"][0]["target"] = 1e300
+    write_lines(path, rows)
+    reproduce(root)
+    assert "1e+300" in (root / "paper/tables/preservation.csv").read_text()
 
 
 @pytest.mark.parametrize(
