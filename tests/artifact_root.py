@@ -49,6 +49,7 @@ def measurement(task="ioi", selector="coverage_driver", condition="P", seed=0, *
         "model": {"name": model, "weights_sha256": "a" * 64},
         "params_sha256": "b" * 64,
         "code_sha256": "c" * 64,
+        "record_sha256": None,
         "seed": seed,
         "threads": 2,
     }
@@ -242,7 +243,7 @@ def iss_files(model=MODEL):
             for lam in (1e-4, 1e-2, 1.0)
         ],
         "answer_accuracy": {},
-        "provenance": {"model": {"name": model, "weights_sha256": "a" * 64}},
+        "provenance": provenance,
     }
     return {
         "validation/small_model_full_comparison.json": {
@@ -295,7 +296,7 @@ def iss_files(model=MODEL):
         "iss_per_fact_layer.jsonl": per_layer,
         "iss_per_fact.jsonl": per_fact,
         "iss_model_summary.json": summary,
-        "raw_iss_ablation.json": {"model": model, "per_layer": [], "provenance": {}} | overall["Raw-ISS"],
+        "raw_iss_ablation.json": {"model": model, "per_layer": raw_layers, "provenance": provenance} | overall["Raw-ISS"],
     }
 
 
