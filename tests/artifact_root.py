@@ -7,6 +7,7 @@ import numpy as np
 
 from sparse_control.artifact import manifest
 from sparse_control.artifact.render import reproduce
+from sparse_control.files import sha256_json
 from sparse_control.iss.uncertainty import relation_bootstrap
 
 MODEL = "toy-model"
@@ -217,26 +218,50 @@ def iss_files(model=MODEL):
         for k in (32, 64)
         for seed in (0, 1, 2)
     ]
+    settings = {"model": model, "iss": {"bootstrap_resamples": 500, "bootstrap_seed": 0}}
+    lam_rel = {str(layer): {"iss": 0.05, "raw": 0.06} for layer in LAYERS}
+    provenance = {
+        "model": {"name": model, "weights_sha256": "a" * 64},
+        "params_sha256": sha256_json(settings),
+        "corpus_sha256": "d" * 64,
+        "code_sha256": "c" * 64,
+        "threads": 2,
+    }
+    layer_means = {
+        (metric, layer): sum(values[metric, layer, fact] for _, fact in facts) / len(facts)
+        for metric in layers
+        for layer in layers[metric]
+    }
+    raw_layers = [{"layer": layer, "raw_iss": layer_means["Raw-ISS", layer]} for layer in LAYERS]
+    per_relation = [
+        {"relation": name, "n_facts": 3}
+        | {
+            field: sum(means[metric, fact] for relation, fact in facts if relation == name) / 3
+            for field, metric in (("iss", "ISS"), ("raw_iss", "Raw-ISS"))
+        }
+        for name in RELATIONS
+    ]
+    frozen = {"k": 64, "oversampling": 32, "power_iterations": 0, "corpus_size": 32, "step": "rank"}
     summary = {
         "model": model,
         "window": list(LAYERS),
         "validated_layers": window,
         "unresolved_layers": [layer for layer in LAYERS if layer not in window],
-        "lam_rel": {},
+        "lam_rel": lam_rel,
         "ISS": overall["ISS"],
         "per_layer": [
             {
                 "layer": layer,
                 "status": status,
-                "iss": 0.5 if status == "validated" else None,
-                "raw_iss": 0.4,
+                "iss": layer_means.get(("ISS", layer)),
+                "raw_iss": layer_means["Raw-ISS", layer],
                 "raw_iss_matched_lam": 0.45,
                 "lam_rel_iss": 0.05 if status == "validated" else None,
                 "lam_rel_raw": 0.06,
             }
             for layer, status in LAYERS.items()
         ],
-        "per_relation": [],
+        "per_relation": per_relation,
         "sweep": [
             {"layer": layer, "lam_rel": lam, "iss": 0.2 if layer in window else None, "raw_iss": 0.1}
             for layer in LAYERS
@@ -286,10 +311,13 @@ def iss_files(model=MODEL):
         "freeze_manifest.json": {
             "schema": "freeze/1",
             "model": model,
-            "settings": {"model": model, "iss": {"bootstrap_resamples": 500, "bootstrap_seed": 0}},
+            "settings": settings,
             "corpus_sha256": "d" * 64,
-            "layers": {"8": {"status": "unresolved", "step": None}},
-            "lam_rel": {"8": {"iss": 0.05, "raw": 0.06}},
+            "layers": {
+                str(layer): {"status": status} | (frozen if status == "validated" else {"step": None})
+                for layer, status in LAYERS.items()
+            },
+            "lam_rel": lam_rel,
             "code_sha256": "c" * 64,
             "files": {"low_rank_factors/toy-model/2/Q.pt": "d" * 64},
         },

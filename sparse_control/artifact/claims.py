@@ -43,9 +43,10 @@ def read_claims(path: Path) -> list[Claim]:
     Raises:
         InputError: names the file, the claim, the field and the value; also for an id that stands twice.
     """
+    text = read_text(path)
     try:
-        content = yaml.safe_load(read_text(path))
-    except yaml.YAMLError as error:
+        content = yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise InputError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
     if not isinstance(content, list):
         raise InputError(f"{path}: expected a list of claims, got {type(content).__name__}")

@@ -12,6 +12,7 @@ from sparse_control.artifact.records import (
     Name,
     NonNegative,
     Record,
+    RelativePath,
     Sha256,
     read_record,
     read_record_lines,
@@ -21,6 +22,7 @@ from sparse_control.errors import InputError
 
 Interval = Annotated[list[float | None], Field(min_length=2, max_length=2)]  # low, high; null where undefined
 Metric = Literal["ISS", "Raw-ISS"]
+LayerNumber = Annotated[str, Field(pattern=r"^(0|[1-9]\d{0,3})$")]  # as a JSON key
 
 
 class ComparisonRow(Record):
@@ -159,7 +161,7 @@ class FrozenIssSettings(Record):
 
     model_config = ConfigDict(extra="allow")
 
-    bootstrap_resamples: Annotated[int, Field(ge=1)]
+    bootstrap_resamples: Annotated[int, Field(ge=1, le=10**6)]
     bootstrap_seed: Count
 
 
@@ -178,10 +180,10 @@ class FreezeManifest(Record):
     model: Name
     settings: FrozenSettings
     corpus_sha256: Sha256
-    layers: dict[str, FrozenLayer]  # by layer number
-    lam_rel: dict[str, Whitening]  # by layer number
+    layers: dict[LayerNumber, FrozenLayer]
+    lam_rel: dict[LayerNumber, Whitening]
     code_sha256: Sha256  # of the four stages
-    files: dict[str, Sha256]  # path below jacobian_iss/ -> SHA-256 of configs, validation files, factors
+    files: dict[RelativePath, Sha256]  # path below jacobian_iss/ -> SHA-256 of configs, validation files, factors
 
 
 class FactLayer(Record):
@@ -264,6 +266,16 @@ class SweepRow(Record):
     raw_iss: float | None
 
 
+class IssProvenance(Record):
+    """What stage D measured with."""
+
+    model: dict[str, Any]  # name, revision, weights and tokenizer hashes, dtype, device, versions
+    params_sha256: Sha256  # of the settings
+    corpus_sha256: Sha256
+    code_sha256: Sha256  # of the four stages
+    threads: Annotated[int, Field(ge=1)]
+
+
 class IssSummary(Record):
     """iss_model_summary.json."""
 
@@ -271,13 +283,13 @@ class IssSummary(Record):
     window: list[Count]  # layers asked for
     validated_layers: list[Count]
     unresolved_layers: list[Count]
-    lam_rel: dict[str, Whitening]  # by layer number
+    lam_rel: dict[LayerNumber, Whitening]
     ISS: OfficialIss | None  # null where no layer is validated
     per_layer: list[LayerSummary]
     per_relation: list[RelationSummary]
     sweep: list[SweepRow]
     answer_accuracy: dict[str, Any]  # share of prompts answered rightly, overall and by relation and family
-    provenance: dict[str, Any]  # model, hashes of settings, corpus and code, threads
+    provenance: IssProvenance
 
     @model_validator(mode="after")
     def _layers_agree(self) -> "IssSummary":
@@ -305,7 +317,7 @@ class RawIss(OfficialIss):
 
     model: Name
     per_layer: list[RawLayer]
-    provenance: dict[str, Any]
+    provenance: IssProvenance
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,10 +6,11 @@ The two halves have two writers. A measuring run records measurements (`write_ma
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Annotated
 
 from pydantic import Field
 
-from sparse_control.artifact.records import Record, Sha256, read_record
+from sparse_control.artifact.records import Record, RelativePath, Sha256, read_record, validate
 from sparse_control.errors import InputError
 from sparse_control.files import sha256_file, write_json
 from sparse_control.project import project_folder
@@ -24,8 +25,8 @@ class Manifest(Record):
     """Relative path -> SHA-256, forward slashes."""
 
     schema_: str = Field(default=SCHEMA, alias="schema", pattern=r"^manifest/1$")
-    measurements: dict[str, Sha256] = {}  # below measurements/ and jacobian_iss/
-    tables: dict[str, Sha256] = {}  # below paper/tables/
+    measurements: dict[Annotated[RelativePath, Field(pattern=r"^(measurements|jacobian_iss)/")], Sha256] = {}
+    tables: dict[Annotated[RelativePath, Field(pattern="^paper/tables/")], Sha256] = {}
 
 
 def _files(root: Path, folders: tuple[str, ...], suffixes: tuple[str, ...]) -> list[str]:
@@ -84,7 +85,9 @@ def read_manifest(root: Path) -> Manifest | None:
 
 def _write(root: Path, *, measurements: dict[str, str], tables: dict[str, str]) -> Path:
     path = Path(root, NAME)
-    write_json(path, {"schema": SCHEMA, "measurements": measurements, "tables": tables})
+    content = {"schema": SCHEMA, "measurements": measurements, "tables": tables}
+    validate(Manifest, content, str(path))  # never one that cannot be read again
+    write_json(path, content)
     return path
 
 

@@ -8,7 +8,16 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from sparse_control.artifact.records import Count, Name, NonNegative, Record, Sha256, read_record_lines, same_length
+from sparse_control.artifact.records import (
+    Count,
+    Name,
+    NonNegative,
+    Record,
+    Sha256,
+    printable,
+    read_record_lines,
+    same_length,
+)  # fmt: skip
 from sparse_control.errors import InputError
 
 SiteName = Annotated[str, Field(pattern=r"^L\d+\.(head\.\d+|mlp|resid)@-?\d+$")]
@@ -232,8 +241,16 @@ def measurement_path(model: str, task: str, selector: str, condition: str) -> st
 
 
 def measurement_files(root: Path) -> list[Path]:
-    """Every six-axis file below `root`, in order of its path."""
-    return sorted(path for path in Path(root, "measurements").glob("**/*.jsonl") if not path.name.startswith("."))
+    """Every six-axis file below `root`, in order of its path.
+
+    Raises:
+        InputError: a folder below measurements/ is a symbolic link.
+    """
+    folder = Path(root, "measurements")
+    for path in sorted(folder.rglob("*")):  # glob does not descend into a link, and would find nothing
+        if path.is_symlink() and path.is_dir():
+            raise InputError(f"{path}: is a symbolic link to a folder; put the folder itself there")
+    return sorted(path for path in folder.glob("**/*.jsonl") if not path.name.startswith("."))
 
 
 def read_measurements(root: Path, path: Path) -> list[Measurement]:
@@ -248,7 +265,7 @@ def read_measurements(root: Path, path: Path) -> list[Measurement]:
     for number, record in enumerate(records, start=1):
         expected = measurement_path(record.model, record.task, record.selector, record.condition)
         if Path(path) != Path(root, expected):
-            raise InputError(f"{path}:{number}: the record belongs to {expected}; move it there")
+            raise InputError(printable(f"{path}:{number}: the record belongs to {expected}; move it there"))
         if record.seed in seen:
             raise InputError(f"{path}:{number}: seed: stands twice in this file, got {record.seed}; remove one")
         seen.add(record.seed)

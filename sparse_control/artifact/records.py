@@ -3,14 +3,31 @@
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from sparse_control.errors import InputError
 from sparse_control.files import read_json, read_json_lines
 
+
+def _relative(name: str) -> str:
+    if not (name.isascii() and name.isprintable()):
+        raise ValueError(f"a path must be of printable ASCII, got {_short(repr(name))}")
+    parts = name.replace("\\", "/").split("/")  # as another system would split it
+    if any(part in ("", ".", "..") or len(part) > 255 for part in parts) or ":" in parts[0]:
+        raise ValueError(f"a path must be relative, without '..', parts up to 255 characters, got {_short(repr(name))}")
+    return name
+
+
+def printable(text: str) -> str:
+    """One line that cannot drive a terminal: every other character is shown as a space."""
+    return "".join(character if character.isprintable() else " " for character in text)
+
+
 Count = Annotated[int, Field(ge=0)]
 NonNegative = Annotated[float, Field(ge=0)]
 Name = Annotated[str, Field(min_length=1)]
+# of forward slashes and printable ASCII, without empty parts, "." and ".."; fits every file system
+RelativePath = Annotated[str, Field(max_length=1000), AfterValidator(_relative)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
@@ -30,6 +47,10 @@ def same_length(reference: str, length: int, **lists: list[Any]) -> None:
             raise ValueError(f"{name} must have one entry for each of {reference} ({length}), got {len(values)}")
 
 
+def _short(text: str) -> str:
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
 def validate(kind: type[R], value: Any, place: str) -> R:
     """Check one JSON value against a record type.
 
@@ -41,10 +62,10 @@ def validate(kind: type[R], value: Any, place: str) -> R:
     except ValidationError as error:
         first = error.errors()[0]
         message = first["msg"].removeprefix("Value error, ")
-        field = ".".join(str(part) for part in first["loc"])
+        field = printable(".".join(_short(str(part)) for part in first["loc"]))
         got = repr(first["input"])
         # a check over several fields has the whole section as its input; its message holds the values already
-        tail = "" if first["type"] == "value_error" else f", got {got if len(got) <= 80 else got[:77] + '...'}"
+        tail = "" if first["type"] == "value_error" else f", got {_short(got)}"
         raise InputError(f"{place}: {field + ': ' if field else ''}{message}{tail}") from error
 
 

@@ -13,6 +13,7 @@ from markupsafe import Markup, escape
 
 from sparse_control.artifact import manifest
 from sparse_control.artifact.layout import Shown, headline, shown
+from sparse_control.artifact.records import printable
 from sparse_control.artifact.tables import Records, all_tables, cell_text, read_records
 from sparse_control.errors import InputError
 from sparse_control.files import write_text
@@ -167,7 +168,7 @@ def reproduce(root: Path, out: Path | None = None) -> list[Path]:
 def plain_text(table: Shown) -> str:
     """A table for the terminal: caption, aligned columns."""
     headings = tuple(heading.replace("\n", " ") for heading in table.headings)
-    grid = [headings, *(tuple(map(_printable, row)) for row in table.rows)]
+    grid = [headings, *(tuple(map(printable, row)) for row in table.rows)]
     widths = [max(len(row[index]) for row in grid) for index in range(len(headings))]
     lines = [
         "  ".join(
@@ -179,9 +180,4 @@ def plain_text(table: Shown) -> str:
     lines.insert(1, "-" * len("  ".join("-" * width for width in widths)))
     if not table.rows:
         lines.append("(no records)")
-    return "\n".join([f"{table.name}: {table.title}. {_printable(table.caption)}", "", *lines]) + "\n"
-
-
-def _printable(text: str) -> str:
-    """Control characters would drive the terminal; they are shown as a space."""
-    return "".join(character if character.isprintable() else " " for character in text)
+    return "\n".join([f"{table.name}: {table.title}. {printable(table.caption)}", "", *lines]) + "\n"

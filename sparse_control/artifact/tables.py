@@ -9,14 +9,16 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
 import yaml
+from pydantic import model_validator
 
 from sparse_control.artifact import axes
 from sparse_control.artifact.iss_files import ActionValidation, IssRecords, read_iss
 from sparse_control.artifact.measurements import Measurement, read_all_measurements
+from sparse_control.artifact.records import Name, Record, printable, validate
 from sparse_control.errors import InputError
 from sparse_control.files import read_text
 
@@ -35,26 +37,52 @@ class Records:
     published: dict[str, Any] = field(default_factory=dict)  # paper/published.yaml
 
 
+class PublishedFigure(Record):
+    """One cell of the source document."""
+
+    task: Name
+    condition: Literal["P", "F"]
+    statistic: Name  # a column of our table
+    selector: Name | None = None  # where it is not the document's usual one
+    printed: Name | None = None  # the cell as printed
+    note: Name | None = None  # what stands there instead of a number, or beside it
+
+
+class Published(Record):
+    """paper/published.yaml."""
+
+    document: Name
+    model: Name
+    selector: Name  # unless an entry says otherwise
+    tables: dict[Name, list[PublishedFigure]]
+
+    @model_validator(mode="after")
+    def _columns_exist(self) -> "Published":
+        every = {statistic for columns, _ in AXES.values() for statistic in columns}
+        for table, figures in self.tables.items():
+            if table not in AXES and table != "summary":
+                raise ValueError(f"tables: no table {table!r}; there are: {', '.join(AXES)}, summary")
+            for index, figure in enumerate(figures):
+                if figure.statistic not in (every if table == "summary" else AXES[table][0]):
+                    raise ValueError(f"tables.{table}.{index}: statistic: no such column, got {figure.statistic!r}")
+        return self
+
+
 def read_published(project: Path) -> dict[str, Any]:
     """The figures of the source document, `paper/published.yaml`; empty where the project folder has none.
 
     Raises:
-        InputError: the file is not YAML, or an entry lacks a key.
+        InputError: the file is not YAML; or names the field and the value.
     """
     path = Path(project, "paper", "published.yaml")
     if not path.exists():
         return {}
+    text = read_text(path)
     try:
-        content = yaml.safe_load(read_text(path))
-    except yaml.YAMLError as error:
+        content = yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise InputError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
-    if not isinstance(content, dict) or not isinstance(content.get("tables"), dict):
-        raise InputError(f"{path}: tables: expected a mapping of tables to rows, got {content!r:.80}")
-    for name, rows in content["tables"].items():
-        for index, row in enumerate(rows):
-            if missing := {"task", "condition", "statistic"} - set(row):
-                raise InputError(f"{path}: tables.{name}.{index}: {min(missing)} is missing; add it, got {row!r:.80}")
-    return content
+    return validate(Published, content, str(path)).model_dump(exclude_unset=True)
 
 
 def read_records(root: Path, project: Path) -> Records:
@@ -96,7 +124,7 @@ def _weights(records: Records, model: str) -> dict[str, str]:
     summary = records.iss.summary
     found = [record.provenance.model for record in records.measurements if record.model == model]
     if summary and summary.model == model:
-        found.append(summary.provenance.get("model", summary.provenance))
+        found.append(summary.provenance.model)
     sha256 = next((str(entry["weights_sha256"]) for entry in found if entry.get("weights_sha256")), None)
     return {"weights, SHA-256": f"{sha256[:12]}..."} if sha256 else {}
 
@@ -650,10 +678,12 @@ def _finite(name: str, table: Callable[[Records], pd.DataFrame], records: Record
         frame = table(records)
     except (ValueError, OverflowError) as error:
         raise error if isinstance(error, InputError) else InputError(f"table {name}: {error}") from error
+    except (KeyError, TypeError, AttributeError) as error:  # settings at the freeze are typed only where they are read
+        raise InputError(f"table {name}: the records hold a value of another kind than expected ({error})") from error
     for row in frame.to_dict("records"):
         for column, value in row.items():
             if isinstance(value, float) and not math.isfinite(value):
-                place = ", ".join(str(part) for part in list(row.values())[:4])
+                place = printable(", ".join(str(part) for part in list(row.values())[:4]))
                 raise InputError(f"table {name}: {column} of {place} is {value}; the records hold values out of range")
     return frame
 

@@ -12,10 +12,12 @@ from typing import Any, Literal
 import pandas as pd
 
 from sparse_control.artifact import manifest
+from sparse_control.artifact.agreement import disagreements
 from sparse_control.artifact.claims import check_claim, read_claims
 from sparse_control.artifact.iss_files import FILES, FreezeManifest, IssRecords, read_iss_file
 from sparse_control.artifact.layout import LAYOUTS
 from sparse_control.artifact.measurements import Measurement, measurement_files, read_measurements
+from sparse_control.artifact.records import printable
 from sparse_control.artifact.render import csv_text, render
 from sparse_control.artifact.tables import Records, all_tables, cell_text, read_published
 from sparse_control.code_hash import code_sha256
@@ -23,9 +25,12 @@ from sparse_control.errors import InputError
 from sparse_control.files import read_text, sha256_file
 from sparse_control.iss.uncertainty import relation_bootstrap
 
+BINARY = (".pt", ".safetensors")
 CELL_TOLERANCE = 1e-9  # relative; the same sum may round differently on another machine
 # the modules whose closures code_sha256 covers, in six-axis records and in the freeze manifest
 SIX_AXIS_CODE = ("sparse_control.protocol.study",)
+# what reading content of another shape than expected can raise, beside InputError
+MALFORMED = (OSError, csv.Error, ValueError, ArithmeticError, KeyError, TypeError, AttributeError, RecursionError)
 ISS_CODE = tuple(f"sparse_control.stages.{name}" for name in ("a_reference", "b_validate", "c_freeze", "d_official"))
 
 
@@ -55,10 +60,12 @@ def verify(root: Path, project: Path) -> list[Check]:
         checks.append(Check("tables", "skip", "not recomputed, as records above cannot be read"))
     else:
         missing = _missing_records(root)
-        checks += [*_frozen(root, records.iss.freeze), *_provenance(records)]
-        checks += [] if "iss" in missing else _summary(records.iss)
+        checks += [*_frozen(root, records.iss.freeze), *_unhashed(root, records.iss.freeze), *_provenance(records)]
+        checks += [] if "iss" in missing else [*_agreement(records.iss), *_summary(records.iss)]
         checks += _tables(root, project, records, missing)
-    return [Check(check.name, check.status, check.detail.replace(f"{root}/", "")) for check in checks]
+    return [
+        Check(printable(check.name), check.status, printable(check.detail.replace(f"{root}/", ""))) for check in checks
+    ]
 
 
 def _attempt(name: str, action: Callable[[], Any]) -> tuple[Any, Check]:
@@ -66,6 +73,8 @@ def _attempt(name: str, action: Callable[[], Any]) -> tuple[Any, Check]:
         return action(), Check(name, "ok")
     except InputError as error:
         return None, Check(name, "FAIL", str(error))
+    except MALFORMED as error:
+        return None, Check(name, "FAIL", f"{type(error).__name__}: {error}")
 
 
 # --- (a) files against the manifest ---------------------------------------------------------------------------------
@@ -83,7 +92,9 @@ def _manifest(root: Path) -> Iterator[Check]:
     )
     for hashes, present, mend in halves:
         for name in sorted({*hashes, *present}):
-            yield Check(f"manifest {name}", *_hash_verdict(root, name, hashes.get(name), mend))
+            title = f"manifest {name}"
+            verdict, check = _attempt(title, lambda name=name: _hash_verdict(root, name, hashes.get(name), mend))
+            yield Check(title, *verdict) if verdict else check
 
 
 def _hash_verdict(root: Path, name: str, expected: str | None, mend: str) -> tuple[Literal["ok", "FAIL"], str]:
@@ -98,15 +109,38 @@ def _hash_verdict(root: Path, name: str, expected: str | None, mend: str) -> tup
 def _frozen(root: Path, freeze: FreezeManifest | None) -> Iterator[Check]:
     """Factors and other files the freeze manifest lists; large binaries may be absent until they are pulled."""
     for name, expected in sorted((freeze.files if freeze else {}).items()):
-        path = next((place for place in (root / "jacobian_iss" / name, root / name) if place.is_file()), None)
-        if path is not None:
-            found = sha256_file(path)
-            verdict = (
-                ("ok", "") if found == expected else ("FAIL", f"{name} changed (SHA-256 {found}, frozen {expected})")
-            )
-            yield Check(f"frozen {name}", *verdict)
-        else:
-            yield Check(f"frozen {name}", "skip", "not in this folder; `dvc pull` brings what is versioned")
+        title = f"frozen {name}"
+        verdict, check = _attempt(title, lambda name=name, expected=expected: _frozen_verdict(root, name, expected))
+        yield Check(title, *verdict) if verdict else check
+
+
+def _frozen_verdict(root: Path, name: str, expected: str) -> tuple[Literal["ok", "FAIL", "skip"], str]:
+    path = root / "jacobian_iss" / name
+    if not path.is_file():
+        missing = "not in this folder; `dvc pull` brings what is versioned"
+        return "skip" if path.suffix in BINARY else "FAIL", missing
+    found = sha256_file(path)
+    return ("ok", "") if found == expected else ("FAIL", f"{name} changed (SHA-256 {found}, frozen {expected})")
+
+
+def _unhashed(root: Path, freeze: FreezeManifest | None) -> Iterator[Check]:
+    """Binaries that no manifest vouches for: an error among the factors, a remark for what only stages A and D read."""
+    base = root / "jacobian_iss"
+    listed = freeze.files if freeze else {}
+    for path in _binaries(base / "low_rank_factors"):
+        name = path.relative_to(base).as_posix()
+        if name not in listed:
+            yield Check(f"frozen {name}", "FAIL", f"{name} is not listed in freeze_manifest.json; remove it")
+    for folder in ("full_reference", "transported_states"):
+        names = [path.relative_to(base).as_posix() for path in _binaries(base / folder)]
+        unlisted = [name for name in names if name not in listed]
+        if unlisted:
+            detail = f"{len(unlisted)} files are not hashed in {manifest.NAME}, and not checked: {', '.join(unlisted)}"
+            yield Check(f"binaries below jacobian_iss/{folder}", "skip", detail)
+
+
+def _binaries(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.suffix in BINARY)
 
 
 # --- records --------------------------------------------------------------------------------------------------------
@@ -126,10 +160,11 @@ def _records(root: Path, project: Path) -> tuple[Records | None, list[Check]]:
                 f"records jacobian_iss/{name}", lambda field=field: read_iss_file(root, field)
             )
             checks.append(check)
+    published, check = _attempt("paper/published.yaml", lambda: read_published(project))
+    checks.append(check)
     if any(check.status == "FAIL" for check in checks):
         return None, checks
-    iss = IssRecords(**fields)
-    return Records(measurements=tuple(measurements), iss=iss, published=read_published(project)), checks
+    return Records(measurements=tuple(measurements), iss=IssRecords(**fields), published=published), checks
 
 
 def _missing_records(root: Path) -> dict[str, str]:
@@ -148,6 +183,15 @@ def _missing_records(root: Path) -> dict[str, str]:
     return missing
 
 
+def _agreement(iss: IssRecords) -> Iterator[Check]:
+    """The files of `jacobian_iss/` held against each other."""
+    found, check = _attempt("jacobian_iss files agree", lambda: list(disagreements(iss)))
+    if found:
+        yield from (Check(f"agreement jacobian_iss/{place}", "FAIL", detail) for place, detail in found)
+    else:
+        yield check
+
+
 def _summary(iss: IssRecords) -> Iterator[Check]:
     """Means and bootstrap intervals the measuring run stored, against the facts' own rows."""
     if iss.summary is None or iss.freeze is None:
@@ -163,10 +207,13 @@ def _summary(iss: IssRecords) -> Iterator[Check]:
         if stored is None or not facts:
             yield Check(name, "FAIL", f"{len(facts)} facts have a value, but the stored summary is {stored!r:.60}")
             continue
-        found = relation_bootstrap(
-            [row.iss for row in facts], [row.relation for row in facts],
-            n_resamples=settings.bootstrap_resamples, seed=settings.bootstrap_seed,
-        )  # fmt: skip
+        values, relations = [row.iss for row in facts], [row.relation for row in facts]
+        found, check = _attempt(name, lambda values=values, relations=relations: relation_bootstrap(
+            values, relations, n_resamples=settings.bootstrap_resamples, seed=settings.bootstrap_seed
+        ))  # fmt: skip
+        if found is None:
+            yield check
+            continue
         wrong = [
             f"{part} stored {old}, recomputed {new}"
             for part in ("mean", "percentile", "bca")
@@ -193,7 +240,10 @@ def _tables(root: Path, project: Path, records: Records, missing: Mapping[str, s
     for name, frame in frames.items():
         if name not in skipped:
             yield from _cells(root, name, frame)
-    files = render(records, project, frames)
+    files, check = _attempt("rendered tables", lambda: render(records, project, frames))
+    if files is None:
+        yield check
+        return
     unsure = {f"{name}.tex" for name in skipped} | ({"index.html"} if skipped else set())
     yield from _rendered(root, {name: text for name, text in files.items() if name not in unsure})
     if skipped:
@@ -215,11 +265,13 @@ def _cells(root: Path, name: str, frame: pd.DataFrame) -> Iterator[Check]:
     """The saved .csv cell by cell."""
     place = f"paper/tables/{name}.csv"
     title = f"recomputed {place}"
-    text, check = _attempt(title, lambda: read_text(root / place))
-    if text is None:
+    parsed, check = _attempt(
+        title, lambda: [list(csv.reader(io.StringIO(text))) for text in (csv_text(frame), read_text(root / place))]
+    )
+    if parsed is None:
         yield check
         return
-    expected, saved = (list(csv.reader(io.StringIO(part))) for part in (csv_text(frame), text))
+    expected, saved = parsed
     if saved[:1] != expected[:1]:
         found = ",".join(saved[0]) if saved else "none"
         yield Check(title, "FAIL", f"{place}: expected columns {','.join(expected[0])}, got {found}")
@@ -228,7 +280,7 @@ def _cells(root: Path, name: str, frame: pd.DataFrame) -> Iterator[Check]:
         yield Check(title, "FAIL", f"{place}: expected {len(expected) - 1} rows, got {len(saved) - 1}")
         return
     wrong = [
-        f"{place}: row {number}, column {column}: saved {old!r}, recomputed {new!r}"
+        f"{place}: row {number}, column {column}: saved {old!r:.120}, recomputed {new!r:.120}"
         for number, (saved_row, row) in enumerate(zip(saved[1:], expected[1:], strict=True), start=1)
         for column, old, new in zip_longest(expected[0], saved_row, row, fillvalue="")
         if not _same_cell(old, new)
@@ -300,7 +352,7 @@ def _provenance(records: Records) -> Iterator[Check]:
             for record in groups.get(model, [])
         }
         if summary and summary.model == model:
-            named["iss_model_summary.json"] = _weights(summary.provenance.get("model", summary.provenance))
+            named["iss_model_summary.json"] = _weights(summary.provenance.model)
         yield _one_model(model, named)
         if model in groups:
             yield _one_setting(model, groups[model])

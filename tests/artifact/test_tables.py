@@ -225,8 +225,10 @@ def test_published_never_feeds_ours(records):
 
 def test_published_file_errors_name_the_entry(tmp_path):
     (tmp_path / "paper").mkdir()
-    (tmp_path / "paper" / "published.yaml").write_text("tables: {reuse: [{task: ioi, condition: P}]}")
-    with pytest.raises(InputError, match=r"tables\.reuse\.0: statistic is missing"):
+    (tmp_path / "paper" / "published.yaml").write_text(
+        "{document: d, model: m, selector: s, tables: {reuse: [{task: ioi, condition: P}]}}"
+    )
+    with pytest.raises(InputError, match=r"tables\.reuse\.0\.statistic: Field required"):
         read_published(tmp_path)
 
 

@@ -225,6 +225,145 @@ def test_settings_and_code_must_agree(root, letter, field):
     only(root, f"settings and code: {field} differs between")
 
 
+ISS = "jacobian_iss/"
+SUMMARY, RAW, FREEZE = ISS + "iss_model_summary.json", ISS + "raw_iss_ablation.json", ISS + "freeze_manifest.json"
+
+
+def change(path, *keys, to):
+    """Set one value of a JSON file, or of the first row of a JSON-lines file."""
+    lines = path.suffix == ".jsonl"
+    content = [json.loads(line) for line in path.read_text().splitlines()] if lines else json.loads(path.read_text())
+    target = content[0] if lines else content
+    for key in keys[:-1]:
+        target = target[key]
+    target[keys[-1]] = to
+    write_lines(path, content) if lines else path.write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize(
+    "name, keys, value, patterns",
+    [
+        (RAW, ["model"], "other", [f"{RAW}: model: other, but freeze_manifest.json is of toy-model"]),
+        (ISS + "validation/rank_convergence.jsonl", ["model"], "other", ["rank_convergence.jsonl: model: other"]),
+        (FREEZE, ["lam_rel", "8", "raw"], 0.07, [r"lam_rel\.8\.raw: 0.06, but", "layer 8: lam_rel_raw: 0.06, but"]),
+        (SUMMARY, ["per_layer", 0, "lam_rel_iss"], 0.051, ["layer 2: lam_rel_iss: 0.051, but"]),
+        (SUMMARY, ["per_layer", 0, "iss"], 0.9, ["layer 2: iss: 0.9, but its rows give"]),
+        (SUMMARY, ["per_layer", 2, "raw_iss"], None, ["layer 8: raw_iss: None, but"]),
+        (SUMMARY, ["per_relation", 1, "iss"], 0.9, ["per_relation: language: iss: 0.9, but"]),
+        (SUMMARY, ["per_relation", 1, "raw_iss"], 0.9, ["per_relation: language: raw_iss: 0.9, but"]),
+        (SUMMARY, ["per_relation", 1, "n_facts"], 4, ["per_relation: language: n_facts: 4, but"]),
+        (RAW, ["per_layer", 0, "raw_iss"], 0.9, [f"{RAW}: per_layer: layer 2: raw_iss: 0.9, but"]),
+        (SUMMARY, ["provenance", "params_sha256"], "e" * 64, ["provenance.params_sha256: e+, but"]),
+        (RAW, ["provenance", "corpus_sha256"], "e" * 64, [f"{RAW}: provenance.corpus_sha256: e+, but"]),
+        (SUMMARY, ["provenance", "code_sha256"], "e" * 64, ["provenance.code_sha256: e+, but"]),
+        (FREEZE, ["layers", "8", "status"], "validated", [r"validated_layers: \[2, 5\]", r"unresolved_layers: \[8\]"]),
+        (FREEZE, ["layers", "9"], {"status": "unresolved", "step": None}, [r"window: \[", "unresolved_layers"]),
+        (ISS + "iss_per_fact.jsonl", ["n_layers"], 1, ["n_layers: 1, but there are rows of 2"]),
+    ],
+)
+def test_iss_files_are_held_against_each_other(root, name, keys, value, patterns):
+    change(root / name, *keys, to=value)
+    manifest.write_manifest(root)
+    reproduce(root)
+    found = [line for line in failures(root) if line.startswith("agreement")]
+    assert len(found) == len(patterns), found
+    assert all(any(re.search(pattern, line) for line in found) for pattern in patterns), found
+    assert found == failures(root)
+
+
+@pytest.mark.parametrize("name", [SUMMARY, RAW, RECORDS])
+def test_provenance_of_a_model_is_a_mapping(root, name):
+    change(root / name, "provenance", "model", to="toy")
+    manifest.write_manifest(root)
+    only(root, r"provenance\.model: Input should be a valid dictionary")
+
+
+@pytest.mark.parametrize(
+    "half, key",
+    [
+        ("measurements", "/etc/passwd"),
+        ("measurements", "measurements/../../x.json"),
+        ("measurements", "paper/tables/a.tex"),
+        ("measurements", "measurements/\u00e9.json"),
+        ("measurements", "measurements/a\x1b[2Jb\n.json"),
+        ("measurements", "measurements/" + "a" * 5000),
+        ("measurements", "measurements/a\\..\\b.json"),
+        ("tables", "measurements/a.jsonl"),
+        ("tables", "paper/tables//a.tex"),
+    ],
+)
+def test_paths_of_the_manifest_stay_below_the_root(root, half, key):
+    change(root / "MANIFEST.json", half, key, to="a" * 64)
+    found = failures(root)
+    assert len(found) == 1 and half in found[0] and key[:6].strip() in found[0]
+    assert found[0].isprintable()
+
+
+@pytest.mark.parametrize("key", ["/etc/passwd", "../x", "a" * 5000, "a\x1b"])
+def test_paths_of_the_freeze_manifest_stay_below_it(root, key):
+    change(root / FREEZE, "files", key, to="a" * 64)
+    manifest.write_manifest(root)
+    only(root, "freeze_manifest.json: files")
+
+
+def test_no_line_carries_control_characters(root):
+    path = root / "measurements" / "a\x1b[2J\nb" / "ioi.coverage_driver.P.jsonl"
+    write_lines(path, [measurement(model="c\x1bd")])
+    assert all(str(check).isprintable() for check in verify(root, PROJECT))
+
+
+@pytest.mark.parametrize("text", ["x" * 200_000, "a\rb"])
+def test_malformed_csv_is_a_failure(root, text):
+    edit(root / CSV, "toy-model", text)
+    only(root, f"manifest {CSV}", f"recomputed {CSV}: Error: ")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "tables: {reuse: null}",
+        "tables: {}",
+        "[" * 5000,
+        "a: 2020-13-45",
+        "{document: d, model: m, selector: s, tables: {reuse: [null]}}",
+        "{document: d, model: m, selector: s, tables: {reus: []}}",
+        "{document: d, model: m, selector: s, tables: {reuse: [{task: t, condition: P, statistic: hits}]}}",
+        "{document: d, model: m, selector: s, tables: {summary: [{task: t, condition: P, statistic: no}]}}",
+    ],
+)
+def test_malformed_published_figures_are_a_failure(root, tmp_path, content):
+    (tmp_path / "paper").mkdir()
+    (tmp_path / "paper" / "published.yaml").write_text(content)
+    only(root, "^paper/published.yaml: ", project=tmp_path)
+
+
+def test_binaries(root):
+    def lines(status):
+        return [f"{check.name}: {check.detail}" for check in verify(root, PROJECT) if check.status == status]
+
+    assert any("low_rank_factors/toy-model/2/Q.pt" in line for line in lines("skip"))
+    for name in ("low_rank_factors/toy-model/2/extra.pt", "full_reference/toy-model/2.safetensors"):
+        (root / ISS / name).parent.mkdir(parents=True)
+        (root / ISS / name).write_bytes(b"x")
+    only(root, "low_rank_factors/toy-model/2/extra.pt is not listed")
+    assert any("full_reference: 1 files are not hashed in MANIFEST.json" in line for line in lines("skip"))
+
+
+def test_a_frozen_file_that_is_no_binary_must_be_there(root):
+    change(root / FREEZE, "files", "configs/corpus_config.yaml", to="a" * 64)
+    manifest.write_manifest(root)
+    only(root, "frozen configs/corpus_config.yaml: not in this folder")
+
+
+def test_a_linked_folder_is_refused(root, tmp_path):
+    folder = root / "measurements" / "toy-model"
+    folder.rename(tmp_path / "elsewhere")
+    folder.symlink_to(tmp_path / "elsewhere")
+    for action in (lambda: reproduce(root), lambda: verify(root, PROJECT)):
+        with pytest.raises(InputError, match="toy-model: is a symbolic link to a folder"):
+            action()
+
+
 def test_nothing_to_check(tmp_path):
     for folder in (tmp_path, tmp_path / "missing"):
         with pytest.raises(InputError):
