@@ -11,7 +11,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from sparse_control.artifact.layout import LAYOUTS, fixed, shown, significant
+from sparse_control.artifact.layout import LAYOUTS, fixed, score_rows, shown, significant
 from sparse_control.artifact.render import (
     csv_text,
     escape_tex,
@@ -21,6 +21,7 @@ from sparse_control.artifact.render import (
     typeset_html,
     typeset_tex,
 )
+from sparse_control.artifact.scoring import score_file
 from sparse_control.artifact.tables import TABLES, Records, all_tables, read_records
 from sparse_control.errors import InputError
 from tests.artifact_root import build_root, write_lines
@@ -56,6 +57,14 @@ def test_fixed_of_large_numbers(value, text):
 def test_large_numbers_are_powers_of_ten():
     assert typeset_tex(fixed(1e300, 3)) == r"1.000\ensuremath{\cdot10^{300}}"
     assert typeset_html(fixed(1e300, 3)) == "1.000·10<sup>300</sup>"
+
+
+def test_score_with_large_readouts(tmp_path):
+    end = {"target": 1e300, "initial_margin": 0.0, "terminal_margin": 0.0}
+    content = {"schema": "score/1", "tolerance": 0.3, "seeds": [{"seed": 0, "kl": [1e300], "feedback": [end]}]}
+    (tmp_path / "score.json").write_text(json.dumps(content))
+    rows = score_rows(score_file(tmp_path / "score.json")[1])
+    assert {row[2] for row in rows} >= {"1.000e+300", "1.00e+300"}
 
 
 def test_reproduce_with_large_readouts(root):
