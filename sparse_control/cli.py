@@ -199,8 +199,7 @@ def _run_flow(module: str, name: str, preset: str, model: str | None, root: Path
     except (InputError, ModuleNotFoundError):
         raise
     except Exception as error:  # a task failed; Prefect has logged where
-        click.echo(f"error: {type(error).__name__}: {' '.join(str(error).split())}", err=True)
-        raise click.exceptions.Exit(1) from error
+        raise click.exceptions.Exit(_fail(f"{type(error).__name__}: {error}", 1)) from error
     for step in result["steps"]:
         click.echo(f"{step['step']}: {'unchanged' if step['skipped'] else 'measured'}, {len(step['files'])} files")
     click.echo(f"{result['flow']}: {result['model']} at preset {result['preset']} in {result['root']}")
@@ -358,7 +357,9 @@ def _extra_of(module: str) -> str | None:
 
 
 def _fail(message: str, code: int = 2) -> int:
-    click.echo(f"error: {' '.join(message.split())}", err=True)
+    from sparse_control.artifact.records import printable
+
+    click.echo(f"error: {printable(' '.join(message.split()))}", err=True)
     return code
 
 

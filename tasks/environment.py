@@ -1,4 +1,4 @@
-"""Settings made before Prefect and torch are imported: home in the project, no analytics, quiet logs, patient start."""
+"""Prefect's own settings, made before it is imported: home in the project, no analytics, quiet logs, patient start."""
 
 import logging
 import os
@@ -19,8 +19,6 @@ def settle() -> None:
         "PREFECT_SERVER_LOGGING_LEVEL": "CRITICAL",
         "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
         "PREFECT_CLI_PROMPT": "false",
-        # Torch threads that spin while they wait stall each other for minutes wherever another process wants a core.
-        "OMP_WAIT_POLICY": "PASSIVE",
     }.items():
         os.environ.setdefault(name, value)
     for name in ("prefect.task_runs", "prefect.flow_runs"):

@@ -4,14 +4,13 @@ import importlib.util
 import os
 
 os.environ["HF_HUB_OFFLINE"] = "1"
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch: threads that spin stall each other on busy cores
 
 import pytest
 
 
 @pytest.fixture(scope="session", autouse=True)
 def one_thread():
-    """Small models are slower on several threads."""
+    """Small models are slower on several threads, and threads stall on busy cores."""
     if importlib.util.find_spec("torch") is not None:
         import torch
 
