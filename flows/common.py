@@ -31,13 +31,25 @@ def checked_settings(preset: str, model: str | None) -> Settings:
     return settings
 
 
+def resolved(name: str, folder: str) -> Path:
+    """An absolute path; `~` and `~user` are expanded.
+
+    Raises:
+        InputError: an unknown user.
+    """
+    try:
+        return Path(folder).expanduser().resolve()
+    except RuntimeError as error:
+        raise InputError(f"{name} {folder}: {error}; give a path") from error
+
+
 def checked_root(root: str) -> Path:
     """The folder that is measured into, made if it is not there.
 
     Raises:
         InputError: it cannot be made.
     """
-    path = Path(root).expanduser().resolve()
+    path = resolved("root", root)
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -1,11 +1,10 @@
 """Every table from the saved measurements, without a model."""
 
-from pathlib import Path
 from typing import Any
 
 from prefect import flow
 
-from flows.common import task_runner
+from flows.common import resolved, task_runner
 from sparse_control.errors import InputError
 from tasks.tables import tables
 
@@ -19,8 +18,8 @@ def reproduce(root: str = ".", out: str | None = None) -> dict[str, Any]:
     Raises:
         InputError: `root` is no folder, or a measurement in it is malformed.
     """
-    place = Path(root).expanduser().resolve()
+    place = resolved("root", root)
     if not place.is_dir():
         raise InputError(f"root {root}: is not a folder; choose one that was measured into")
-    target = str(Path(out).expanduser().resolve()) if out else None
+    target = str(resolved("out", out)) if out else None
     return {"flow": NAME, "root": str(place), "files": tables.submit(root=str(place), out=target).result()}

@@ -42,16 +42,28 @@ BASE = ("numpy", "scipy", "pandas", "jinja2", "pyyaml", "pydantic", "click")
 IMPORT_NAMES = {"scikit-learn": "sklearn"}
 
 
+class Folder(click.Path):
+    """A folder argument as a `Path`; an empty one is a slip of the shell and not the current folder."""
+
+    def __init__(self) -> None:
+        super().__init__(path_type=Path)
+
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Any:
+        if value == "":
+            self.fail("is empty; name a folder", parameter, context)
+        return super().convert(value, parameter, context)
+
+
 def _root_option(function: Callable[..., Any]) -> Callable[..., Any]:
     return click.option(
-        "--root", type=click.Path(path_type=Path), default=None, metavar="DIR",
+        "--root", type=Folder(), default=None, metavar="DIR",
         help="Folder with measurements/, jacobian_iss/ and paper/tables/; the project folder by default.",
     )(function)  # fmt: skip
 
 
 def _run_root_option(function: Callable[..., Any]) -> Callable[..., Any]:
     return click.option(
-        "--root", type=click.Path(path_type=Path), default=None, metavar="DIR",
+        "--root", type=Folder(), default=None, metavar="DIR",
         help="Folder to measure into; runs/PRESET in the project by default, so that committed results stay.",
     )(function)  # fmt: skip
 
@@ -73,7 +85,7 @@ def cli() -> None:
 @cli.command()
 @_root_option
 @click.option(
-    "--out", type=click.Path(path_type=Path), default=None, metavar="DIR", help="Default: paper/tables of the root."
+    "--out", type=Folder(), default=None, metavar="DIR", help="Default: paper/tables of the root."
 )
 def reproduce(root: Path | None, out: Path | None) -> None:
     """Recompute every table from the saved measurements; LaTeX, CSV and HTML."""
@@ -387,6 +399,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if extra is None:
             raise
         return _fail(f"{module} is not installed; run: {_install(extra)}")
+    except SystemExit as leaving:  # click ends with 1 where the reader of a pipe has gone
+        return BROKEN_PIPE if isinstance(sys.stdout, click.utils.PacifyFlushWrapper) else leaving.code
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes once more at exit
         return BROKEN_PIPE

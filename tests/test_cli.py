@@ -330,3 +330,11 @@ def test_an_unpacked_archive_with_a_read_only_home(built, tmp_path):
             assert (done.returncode, done.stderr) == (0, ""), arguments
     finally:
         home.chmod(0o700)
+
+
+@pytest.mark.parametrize("arguments", [["reproduce", "--out", ""], ["verify", "--root", ""], ["run", "six-axis", "--root", ""]])
+def test_an_empty_folder_is_not_the_current_one(arguments, tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "sparse_control", *arguments], capture_output=True, text=True, cwd=PROJECT
+    )
+    assert done.returncode == 2 and "is empty; name a folder" in done.stderr and "Traceback" not in done.stderr
