@@ -3,6 +3,8 @@
 import os
 from pathlib import Path
 
+from sparse_control.errors import InputError
+
 
 def project_folder() -> Path:
     """The folder of params.yaml: the parent of this package where that has one, else the current folder."""
@@ -13,4 +15,9 @@ def project_folder() -> Path:
 def cache_folder() -> Path:
     """Folder of downloads and what is built of them: `$SPARSE_CONTROL_CACHE`, else `.cache` in the project folder."""
     chosen = os.environ.get("SPARSE_CONTROL_CACHE")
-    return Path(chosen).expanduser().resolve() if chosen else project_folder() / ".cache"
+    if not chosen:
+        return project_folder() / ".cache"
+    try:
+        return Path(chosen).expanduser().resolve()
+    except RuntimeError as error:
+        raise InputError(f"SPARSE_CONTROL_CACHE: {chosen}: {error}; give a path") from error

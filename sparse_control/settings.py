@@ -184,7 +184,8 @@ def _known_keys(section: type[BaseModel], place: tuple[Any, ...]) -> list[str]:
 
 
 def _explain(path: Path, error: ValidationError) -> str:
-    first = error.errors()[0]
+    # a misspelt key is both unknown and missing; the unknown one says what to mend
+    first = min(error.errors(), key=lambda one: one["type"] != "extra_forbidden")
     field = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
         known = _known_keys(Settings, first["loc"][:-1])

@@ -48,6 +48,7 @@ def test_model_argument_replaces_the_file():
     ("changes", "message"),
     [
         ({"estimator__rank": [1]}, r"estimator.rank: unknown key; did you mean 'ranks'\?"),
+        ({"estimator__ranks": None, "estimator__rank": [1]}, r"estimator.rank: unknown key; did you mean 'ranks'\?"),
         ({"colour": 1}, "colour: unknown key; known keys: "),
         ({"threads": None}, "threads: is missing; add it"),
         ({"threads": "two"}, "threads: .*got 'two'"),
