@@ -101,12 +101,22 @@ class FeedbackSettings(Section):
         return self
 
 
+Task = Literal["ioi", "sentiment", "refusal", "mcqa_humanities", "mcqa_stem", "mcqa_cue"]
+Selector = Literal[
+    "driver_omp", "coverage_driver", "driver_omp_remeasured", "top_k", "random_support", "all_sites", "random_direction"
+]
+
+
 class ProtocolSettings(Section):
-    tasks: Annotated[list[Literal["ioi", "sentiment"]], Field(min_length=1)]
-    selectors: Annotated[list[Literal["driver_omp", "coverage_driver"]], Field(min_length=1)]
+    tasks: Annotated[list[Task], Field(min_length=1)]
+    selectors: Annotated[list[Selector], Field(min_length=1)]
     conditions: Annotated[list[Literal["P", "F"]], Field(min_length=1)]
     seeds: Annotated[list[Whole], Field(min_length=1)]
+    task_seeds: dict[Task, Annotated[list[Whole], Field(min_length=1)]]
+    components: Annotated[list[Literal["head", "mlp", "resid"]], Field(min_length=1)]
+    positions: Annotated[list[Annotated[int, Field(strict=True)]], Field(min_length=1)]
     support_size: Count
+    random_supports: Count
     pairs: PairCounts
     minimum_pairs: Count
     minimum_gap: NonNegative
@@ -122,9 +132,12 @@ class ProtocolSettings(Section):
         for needed in (0.0, 1.0):
             if needed not in self.doses:
                 raise ValueError(f"doses must contain {needed:g}, got {self.doses}")
-        for name in ("tasks", "selectors", "conditions", "seeds", "doses"):
+        for name in ("tasks", "selectors", "conditions", "seeds", "components", "positions", "doses"):
             if _repeated(getattr(self, name)):
                 raise ValueError(f"{name} must be without repeats, got {getattr(self, name)}")
+        for task, seeds in self.task_seeds.items():
+            if _repeated(seeds):
+                raise ValueError(f"task_seeds.{task} must be without repeats, got {seeds}")
         if self.minimum_pairs > min(self.pairs.fit, self.pairs.evaluate, self.pairs.reuse):
             raise ValueError(f"minimum_pairs is more than a split has, got {self.minimum_pairs}")
         for task in self.tasks:
@@ -132,6 +145,10 @@ class ProtocolSettings(Section):
                 if task not in getattr(self.feedback, name):
                     raise ValueError(f"feedback.{name} has no entry for task {task!r}")
         return self
+
+    def seeds_of(self, task: str) -> list[int]:
+        """The seeds of one task: its own where `task_seeds` has some."""
+        return self.task_seeds.get(task, self.seeds)
 
 
 class Settings(Section):
