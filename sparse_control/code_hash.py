@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+from sparse_control.files import sha256_json, write_json
+
 PACKAGES = ("sparse_control", "tasks", "flows")
 
 
@@ -95,14 +97,34 @@ def code_closure(*modules: str) -> tuple[Path, ...]:
 
 
 @cache
-def code_sha256(*modules: str) -> str:
-    """SHA-256 over the relative path and the bytes of every file in `code_closure(*modules)`.
+def closure_hashes(*modules: str) -> dict[str, str]:
+    """Relative path -> SHA-256 of every file in `code_closure(*modules)`, newlines as on Unix.
 
     Raises:
         ValueError: as `code_closure`.
     """
-    digest = hashlib.sha256()
-    for path in code_closure(*modules):
-        data = path.read_bytes().replace(b"\r\n", b"\n")
-        digest.update(f"{path.relative_to(_root()).as_posix()}\0{len(data)}\0".encode() + data)
-    return digest.hexdigest()
+    return {
+        path.relative_to(_root()).as_posix(): hashlib.sha256(path.read_bytes().replace(b"\r\n", b"\n")).hexdigest()
+        for path in code_closure(*modules)
+    }
+
+
+def code_sha256(*modules: str) -> str:
+    """One SHA-256 over the paths and the contents of `code_closure(*modules)`.
+
+    Raises:
+        ValueError: as `code_closure`.
+    """
+    return sha256_json(closure_hashes(*modules))
+
+
+def save_closure(root: Path, *modules: str) -> Path:
+    """Write `<root>/code/<code_sha256>.json`, from which a later reader can tell which files changed since.
+
+    Raises:
+        ValueError: as `code_closure`.
+        InputError: the file cannot be written.
+    """
+    path = Path(root, "code", f"{code_sha256(*modules)}.json")
+    write_json(path, {"modules": sorted(modules), "files": closure_hashes(*modules)})
+    return path

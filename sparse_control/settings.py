@@ -14,6 +14,11 @@ Whole = Annotated[int, Field(ge=0, strict=True)]
 Count = Annotated[int, Field(ge=1, strict=True)]
 Share = Annotated[float, Field(ge=0, le=1)]
 NonNegative = Annotated[float, Field(ge=0)]
+Sizes = Annotated[list[Annotated[int, Field(ge=2, strict=True)]], Field(min_length=1)]
+Layers = Annotated[list[Whole], Field(min_length=1)]
+
+
+Null = Literal["none", "shuffled_tokens", "redrawn_weights"]
 
 
 class Section(BaseModel):
@@ -30,7 +35,7 @@ class CorpusSettings(Section):
 
 
 class IssSettings(Section):
-    layers: Annotated[list[Whole], Field(min_length=1)]
+    layers: Layers
     benchmark_relations: Count
     calibration_relations: Count
     facts_per_relation: Annotated[int, Field(ge=2, strict=True)]
@@ -49,8 +54,10 @@ class IssSettings(Section):
 
 class EstimatorSettings(Section):
     reference: Annotated[bool, Field(strict=True)]
-    corpus_sizes: Annotated[list[Annotated[int, Field(ge=2, strict=True)]], Field(min_length=1)]
-    snapshots: Annotated[list[Annotated[int, Field(ge=2, strict=True)]], Field(min_length=1)]
+    reference_layers: Literal["all", "window"]
+    block_prompts: Count
+    checkpoint_seconds: NonNegative
+    corpus_sizes: Sizes
     ranks: Annotated[list[Count], Field(min_length=1)]
     oversampling: Annotated[list[Whole], Field(min_length=1)]
     power_iterations: Annotated[list[Whole], Field(min_length=1)]
@@ -58,11 +65,9 @@ class EstimatorSettings(Section):
     sketch_seeds: Annotated[list[Whole], Field(min_length=3)]
 
     @model_validator(mode="after")
-    def _ascending(self) -> "EstimatorSettings":
-        for name in ("corpus_sizes", "snapshots", "ranks", "oversampling", "power_iterations"):
-            values = getattr(self, name)
-            if values != sorted(set(values)):
-                raise ValueError(f"{name} must be ascending without repeats, got {values}")
+    def _ordered(self) -> "EstimatorSettings":
+        for name in ("corpus_sizes", "ranks", "oversampling", "power_iterations"):
+            _ascending(name, getattr(self, name))
         if len(set(self.sketch_seeds)) != len(self.sketch_seeds):
             raise ValueError(f"sketch_seeds must differ from each other, got {self.sketch_seeds}")
         return self
@@ -75,6 +80,37 @@ class ValidationSettings(Section):
     median_relative_error: NonNegative
     iss_rank_difference: NonNegative
     iss_seed_deviation: NonNegative
+    negligible_seed_deviation: NonNegative
+    corpus_cosine: Share
+    corpus_iss_difference: NonNegative
+
+
+class AlternativeSettings(Section):
+    layers: Layers
+    ranks: Annotated[list[Count], Field(min_length=1)]
+    power_iterations: Annotated[list[Whole], Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _ordered(self) -> "AlternativeSettings":
+        for name in ("layers", "ranks", "power_iterations"):
+            _ascending(name, getattr(self, name))
+        return self
+
+
+class NullSettings(Section):
+    layers: Layers
+    corpus_sizes: Sizes
+
+    @model_validator(mode="after")
+    def _ordered(self) -> "NullSettings":
+        for name in ("layers", "corpus_sizes"):
+            _ascending(name, getattr(self, name))
+        return self
+
+
+def _ascending(name: str, values: list) -> None:
+    if values != sorted(set(values)):
+        raise ValueError(f"{name} must be ascending without repeats, got {values}")
 
 
 def _repeated(values: list) -> bool:
@@ -162,7 +198,28 @@ class Settings(Section):
     iss: IssSettings
     estimator: EstimatorSettings
     validation: ValidationSettings
+    alternatives: AlternativeSettings
+    nulls: NullSettings
     protocol: ProtocolSettings
+    null: Null = "none"
+
+    @model_validator(mode="after")
+    def _alternatives_have_references(self) -> "Settings":
+        if self.null == "none" and self.estimator.reference_layers == "window":
+            missing = sorted(set(self.alternatives.layers) - set(self.iss.layers))
+            if missing:
+                raise ValueError(
+                    f"alternatives.layers must be among iss.layers where estimator.reference_layers is window, got {missing}"
+                )
+        return self
+
+    def as_null(self, null: Null) -> "Settings":
+        """These settings for a null: the same tables with what ISS is about taken away, on fewer layers and prompts."""
+        iss = self.iss.model_copy(update={"layers": self.nulls.layers})
+        estimator = self.estimator.model_copy(
+            update={"reference_layers": "window", "corpus_sizes": self.nulls.corpus_sizes}
+        )
+        return self.model_copy(update={"null": null, "iss": iss, "estimator": estimator})
 
     def check_width(self, width: int, n_layers: int) -> None:
         """Refuse ranks that do not fit the model width, and layers outside the model (source document, 5.3).
@@ -170,17 +227,20 @@ class Settings(Section):
         Raises:
             InputError: a rank >= width, or a layer outside 0..n_layers-1.
         """
-        for rank in self.estimator.ranks:
-            if rank >= width:
-                raise InputError(
-                    f"params.yaml: estimator.ranks: {rank} is not below the width {width} of {self.model}; "
-                    f"use ranks 1..{width - 1}"
-                )
-        for layer in self.iss.layers:
-            if layer >= n_layers:
-                raise InputError(
-                    f"params.yaml: iss.layers: {layer} is not a source layer of {self.model}; use 0..{n_layers - 1}"
-                )
+        for name in ("estimator", "alternatives"):
+            for rank in getattr(self, name).ranks:
+                if rank >= width:
+                    raise InputError(
+                        f"params.yaml: {name}.ranks: {rank} is not below the width {width} of {self.model}; "
+                        f"use ranks 1..{width - 1}"
+                    )
+        for name in ("iss", "alternatives", "nulls"):
+            for layer in getattr(self, name).layers:
+                if layer >= n_layers:
+                    raise InputError(
+                        f"params.yaml: {name}.layers: {layer} is not a source layer of {self.model}; "
+                        f"use 0..{n_layers - 1}"
+                    )
 
 
 def _overlay(base: dict[str, Any], top: dict[str, Any]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from sparse_control import code_hash
+from sparse_control.files import read_json
 
 
 @pytest.fixture
@@ -33,7 +34,7 @@ def project(tmp_path, monkeypatch):
 
 
 def _forget():
-    for function in (code_hash._imports, code_hash.code_closure, code_hash.code_sha256):
+    for function in (code_hash._imports, code_hash.code_closure, code_hash.closure_hashes):
         function.cache_clear()
 
 
@@ -62,6 +63,16 @@ def test_hash_changes_with_a_helper_and_not_with_a_stranger(project):
     (project / "sparse_control/sub/helper.py").write_text("one = 2\n")
     _forget()
     assert code_hash.code_sha256("sparse_control.a") != before
+
+
+def test_saved_closure_names_the_file_that_changed(project, tmp_path):
+    path = code_hash.save_closure(tmp_path / "root", "sparse_control.a")
+    assert path == tmp_path / "root/code" / f"{code_hash.code_sha256('sparse_control.a')}.json"
+    saved = read_json(path)["files"]
+    (project / "sparse_control/sub/helper.py").write_text("one = 2\n")
+    _forget()
+    now = code_hash.closure_hashes("sparse_control.a")
+    assert [name for name in saved if saved[name] != now[name]] == ["sparse_control/sub/helper.py"]
 
 
 @pytest.mark.parametrize("names", [(), ("sparse_control.missing",), ("numpy",)])

@@ -78,7 +78,7 @@ def test_mistakes_name_the_field_and_the_value(tmp_path, changes, message):
 
 
 def test_unknown_preset():
-    with pytest.raises(InputError, match="no preset 'full'; there are: smoke, paper"):
+    with pytest.raises(InputError, match="no preset 'full'; there are: smoke, medium, paper"):
         load_settings(PARAMS, "full")
 
 

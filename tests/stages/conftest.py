@@ -65,12 +65,14 @@ def small_settings(small_model) -> Settings:
     settings["iss"] |= {"layers": [0, 2], "benchmark_relations": 2, "calibration_relations": 2, "facts_per_relation": 4}
     settings["iss"]["bootstrap_resamples"] = 200
     settings["estimator"] |= {
-        "corpus_sizes": [4, 8],
-        "snapshots": [2, 4, 8],
+        "corpus_sizes": [2, 4, 8],
+        "block_prompts": 3,
         "ranks": [4, 8, 16],
         "oversampling": [2, 4],
         "power_iterations": [0, 1],
     }
     settings["validation"] |= {"activations": 16, "median_relative_error": 0.66, "median_cosine": 0.5}
     settings["validation"] |= {"iss_rank_difference": 0.5, "iss_seed_deviation": 0.5}
+    settings["alternatives"] |= {"layers": [0, 2], "ranks": [4, 8, 16]}
+    settings["nulls"] |= {"layers": [0, 2], "corpus_sizes": [2, 4]}
     return Settings.model_validate(settings)
