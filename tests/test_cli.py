@@ -12,6 +12,8 @@ import pytest
 from tests.artifact_root import build_root
 
 from sparse_control import cli
+from sparse_control.commands import doctor, entry, measure
+from sparse_control.errors import InputError
 
 PROJECT = Path(__file__).parent.parent
 EXAMPLE = PROJECT / "examples" / "score_example.json"
@@ -235,7 +237,7 @@ def test_a_missing_extra_is_one_line(tmp_path, module, command, extra):
 @pytest.mark.parametrize(
     "raised, code, message",
     [
-        (cli.InputError("params.yaml: model: wrong"), 2, "error: params.yaml: model: wrong\n"),
+        (InputError("params.yaml: model: wrong"), 2, "error: params.yaml: model: wrong\n"),
         (RuntimeError("out of\nmemory"), 1, "error: RuntimeError: out of memory\n"),
         (KeyboardInterrupt(), 130, "\nerror: interrupted\n"),
     ],
@@ -244,9 +246,9 @@ def test_a_failing_run(run, monkeypatch, raised, code, message):
     def flow(**arguments):
         raise raised
 
-    monkeypatch.setattr(cli, "_check_model", lambda preset, model: None)
+    monkeypatch.setattr(measure, "check_model", lambda preset, model: None)
     monkeypatch.setattr(
-        "importlib.import_module", lambda name: type("Module", (), {"official_iss": staticmethod(flow)})
+        measure, "import_module", lambda name: type("Module", (), {"official_iss": staticmethod(flow)})
     )
     assert run("run", "official-iss") == (code, "", message)
 
@@ -259,8 +261,8 @@ def test_a_run_hands_its_options_on(run, monkeypatch, tmp_path):
         steps = [{"step": "A", "skipped": True, "files": {"x": "y"}}, {"step": "B", "skipped": False, "files": {}}]
         return {"flow": "six-axis", "model": "m", "preset": "paper", "root": "r", "steps": steps}
 
-    monkeypatch.setattr(cli, "_check_model", lambda preset, model: None)
-    monkeypatch.setattr("importlib.import_module", lambda name: type("Module", (), {"six_axis": staticmethod(flow)}))
+    monkeypatch.setattr(measure, "check_model", lambda preset, model: None)
+    monkeypatch.setattr(measure, "import_module", lambda name: type("Module", (), {"six_axis": staticmethod(flow)}))
     code, out, _ = run("run", "six-axis", "--preset", "paper", "--model", "m", "--root", tmp_path)
     assert code == 0 and seen == {"preset": "paper", "model": "m", "root": str(tmp_path)}
     assert out.splitlines() == ["A: unchanged, 1 files", "B: measured, 0 files", "six-axis: m at preset paper in r"]
@@ -284,7 +286,7 @@ def test_models_list_and_unknown_model(run):
 
 def test_doctor_tells_the_mend(run, monkeypatch, tmp_path):
     monkeypatch.setenv("SPARSE_CONTROL_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(cli, "_version", lambda package: None if package in ("torch", "numpy") else "1.0")
+    monkeypatch.setattr(doctor, "_version", lambda package: None if package in ("torch", "numpy") else "1.0")
     code, out, _ = run("doctor")
     assert code == 0
     assert "missing torch: python -m pip install -c constraints.txt -e '.[measure]'" in out
@@ -298,7 +300,7 @@ def test_a_closed_pipe_is_quiet(built):
         f"{sys.executable} -m sparse_control show protocol --root {built} | head -c 10; exit ${{PIPESTATUS[0]}}",
         shell=True, executable="/bin/bash", capture_output=True, text=True, cwd=PROJECT,
     )  # fmt: skip
-    assert done.stderr == "" and done.returncode in (0, cli.BROKEN_PIPE)
+    assert done.stderr == "" and done.returncode in (0, entry.BROKEN_PIPE)
 
 
 def test_output_that_cannot_encode_is_no_crash(built):

@@ -1,0 +1,48 @@
+"""`models` and `corpus`: what a run needs before it can measure."""
+
+import click
+
+from sparse_control.commands.options import log, preset_options
+from sparse_control.project import project_folder
+
+
+@click.group()
+def models() -> None:
+    """Model weights: which there are, and how to get them."""
+
+
+@models.command("list")
+def models_list() -> None:
+    """The registry, and what stands in the cache."""
+    from sparse_control.models.fetch import model_path, registry
+
+    for name, source in registry().items():
+        state = "fetched" if model_path(source).is_file() else f"python -m sparse_control models fetch {name}"
+        click.echo(f"{name}  {source.architecture}, width {source.width}, {source.layers} layers, "
+                   f"{source.bytes // 1_000_000} MB, {source.licence}: {state}")  # fmt: skip
+
+
+@models.command("fetch")
+@click.argument("name")
+def models_fetch(name: str) -> None:
+    """Download the weights of NAME and check their hash."""
+    from sparse_control.models.fetch import fetch_model
+
+    click.echo(fetch_model(name, progress=log))
+
+
+@click.group()
+def corpus() -> None:
+    """The Jacobian corpus: the text the Jacobians are averaged over."""
+
+
+@corpus.command("build")
+@preset_options
+def corpus_build(preset: str, model: str | None) -> None:
+    """Build the corpus from its pinned source for the tokenizer of the model."""
+    from sparse_control.corpus import build
+    from sparse_control.models import load_model
+    from sparse_control.settings import load_settings
+
+    settings = load_settings(project_folder() / "params.yaml", preset, model)
+    click.echo(build(settings, load_model(settings.model), progress=log))

@@ -1,0 +1,61 @@
+"""What several commands take: folders, preset and model, and where their progress goes."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+
+class Folder(click.Path):
+    """A folder argument as a `Path`; an empty one is a slip of the shell and not the current folder."""
+
+    def __init__(self) -> None:
+        super().__init__(path_type=Path)
+
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Any:
+        if value == "":
+            self.fail("is empty; name a folder", parameter, context)
+        return super().convert(value, parameter, context)
+
+
+def root_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`--root` of the commands that read measurements."""
+    return click.option(
+        "--root", type=Folder(), default=None, metavar="DIR",
+        help="Folder with measurements/, jacobian_iss/ and paper/tables/; the project folder by default.",
+    )(function)  # fmt: skip
+
+
+def run_root_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`--root` of the commands that measure."""
+    return click.option(
+        "--root", type=Folder(), default=None, metavar="DIR",
+        help="Folder to measure into; runs/PRESET in the project by default, so that committed results stay.",
+    )(function)  # fmt: skip
+
+
+def preset_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`--preset`."""
+    return click.option(
+        "--preset", default="smoke", show_default=True, metavar="NAME",
+        help="Settings of params.yaml: smoke (minutes) or paper (the whole study).",
+    )(function)  # fmt: skip
+
+
+def model_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`--model`."""
+    return click.option(
+        "--model", metavar="NAME",
+        help="Registry name (models list), hub id, directory or .gguf file; the one of params.yaml by default.",
+    )(function)  # fmt: skip
+
+
+def preset_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`--preset` and `--model`."""
+    return preset_option(model_option(function))
+
+
+def log(line: str) -> None:
+    """One line of progress, on stderr."""
+    click.echo(line, err=True)
