@@ -14,7 +14,8 @@ from markupsafe import Markup, escape
 from sparse_control.artifact import manifest
 from sparse_control.artifact.layout import Shown, headline, shown
 from sparse_control.artifact.records import printable
-from sparse_control.artifact.tables import Records, all_tables, cell_text, read_records
+from sparse_control.artifact.tables import Records, all_tables, read_records
+from sparse_control.artifact.tables.common import cell_text
 from sparse_control.errors import InputError
 from sparse_control.files import write_text
 from sparse_control.project import project_folder

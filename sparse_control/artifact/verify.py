@@ -19,7 +19,8 @@ from sparse_control.artifact.layout import LAYOUTS
 from sparse_control.artifact.measurements import Measurement, measurement_files, read_measurements
 from sparse_control.artifact.records import printable
 from sparse_control.artifact.render import csv_text, render
-from sparse_control.artifact.tables import Records, all_tables, cell_text, read_published
+from sparse_control.artifact.tables import Records, all_tables, read_published
+from sparse_control.artifact.tables.common import cell_text
 from sparse_control.code_hash import code_sha256
 from sparse_control.errors import InputError
 from sparse_control.files import read_text, sha256_file

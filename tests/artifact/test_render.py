@@ -11,7 +11,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from sparse_control.artifact.layout import LAYOUTS, fixed, score_rows, shown, significant
+from sparse_control.artifact.layout import LAYOUTS, score_rows, shown
+from sparse_control.artifact.layout.columns import fixed, significant
 from sparse_control.artifact.render import (
     csv_text,
     escape_tex,

@@ -9,18 +9,10 @@ import pytest
 
 from sparse_control.artifact import axes
 from sparse_control.artifact.measurements import measurement_path, read_all_measurements
-from sparse_control.artifact.tables import (
-    NOT_SUPPORTED,
-    TABLES,
-    Records,
-    all_tables,
-    cell_text,
-    published,
-    reachability,
-    read_published,
-    read_records,
-    summary,
-)
+from sparse_control.artifact.tables import TABLES, Records, all_tables, read_published, read_records
+from sparse_control.artifact.tables.common import NOT_SUPPORTED, cell_text
+from sparse_control.artifact.tables.protocol import reachability, summary
+from sparse_control.artifact.tables.published import published
 from sparse_control.errors import InputError
 from tests.artifact_root import LAYERS, measurement, write_lines
 
