@@ -1,4 +1,4 @@
-"""Reading and writing files: atomic writes, hashes, JSON and JSON lines with errors that name the line."""
+"""Reading and writing files: atomic writes, hashes, JSON, JSON lines and YAML with errors that name the place."""
 
 import hashlib
 import json
@@ -8,7 +8,33 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from sparse_control.errors import InputError
+
+LARGEST_TEXT = 256 << 20  # bytes; parsed JSON takes ten times as much memory, a paper's records take a thousandth
+TEMPORARY = ".part"  # how the name of a file ends that is being written
+
+
+def check_size(path: Path, largest: int) -> None:
+    """Refuse what is no regular file or has more bytes than any good one, before a byte of it is read.
+
+    Args:
+        path: of the file; one that is missing passes, as its reader says so better.
+        largest: bytes.
+
+    Raises:
+        InputError: a device, pipe or folder, or a file that is too large.
+    """
+    path = Path(path)
+    try:
+        if path.exists() and not path.is_file():
+            raise InputError(f"{path}: is not a regular file")
+        size = path.stat().st_size if path.is_file() else 0
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: cannot be read ({error})") from error
+    if size > largest:
+        raise InputError(f"{path}: has {size} bytes, more than any such file has ({largest}); restore the original")
 
 
 def sha256_file(path: Path) -> str:
@@ -31,7 +57,7 @@ def write_bytes(path: Path, data: bytes) -> None:
     path = Path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=TEMPORARY)
     except OSError as error:
         raise InputError(f"{path}: cannot be written ({error.strerror})") from error
     try:
@@ -46,6 +72,18 @@ def write_bytes(path: Path, data: bytes) -> None:
         if isinstance(error, OSError):
             raise InputError(f"{path}: cannot be written ({error.strerror})") from error
         raise
+
+
+def remove_unfinished(folder: Path) -> list[Path]:
+    """Remove what a killed process left of files it was writing below `folder`; nobody may be writing there.
+
+    Returns:
+        the removed paths, in order.
+    """
+    unfinished = sorted(path for path in Path(folder).rglob(f".*{TEMPORARY}") if path.is_file())
+    for path in unfinished:
+        path.unlink(missing_ok=True)
+    return unfinished
 
 
 def write_text(path: Path, text: str) -> None:
@@ -86,15 +124,14 @@ def _parse(text: str, place: str) -> Any:
         raise InputError(f"{place}: not valid JSON ({error})") from error
 
 
-def read_text(path: Path) -> str:
-    """Read UTF-8 text.
+def read_text(path: Path, *, largest: int = LARGEST_TEXT) -> str:
+    """Read UTF-8 text of at most `largest` bytes.
 
     Raises:
-        InputError: the file is missing, unreadable or not UTF-8.
+        InputError: the file is missing, no regular file, unreadable, too large or not UTF-8.
     """
+    check_size(path, largest)
     try:
-        if Path(path).exists() and not Path(path).is_file():
-            raise InputError(f"{path}: is not a regular file")
         return Path(path).read_bytes().decode()
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from error
@@ -113,3 +150,31 @@ def read_json_lines(path: Path) -> list[Any]:
     if lines[-1] == "":
         lines.pop()
     return [_parse(line, f"{path}:{number}") for number, line in enumerate(lines, start=1)]
+
+
+class _PlainLoader(yaml.SafeLoader):
+    """Safe YAML of mappings, lists and scalars alone: a key stands once, and nothing refers to anything else.
+
+    Few bytes of aliases stand for gigabytes once they are written out, as in an error message.
+    """
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            event = self.peek_event()
+            raise yaml.constructor.ConstructorError(None, None, f"alias *{event.anchor} is not read", event.start_mark)
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict:
+        content = super().construct_mapping(node, deep=deep)
+        if len(content) < len(node.value):
+            raise yaml.constructor.ConstructorError(None, None, "a key stands twice, or is merged", node.start_mark)
+        return content
+
+
+def read_yaml(path: Path) -> Any:
+    """Read one YAML value; aliases and repeated keys are refused, errors name the file and the line."""
+    text = read_text(path)
+    try:
+        return yaml.load(text, Loader=_PlainLoader)
+    except (yaml.YAMLError, RecursionError, ValueError, TypeError, OverflowError, AttributeError) as error:
+        raise InputError(f"{path}: not valid YAML: {' '.join(str(error).split())[:300]}") from error

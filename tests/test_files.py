@@ -6,8 +6,11 @@ import pytest
 
 from sparse_control.errors import InputError
 from sparse_control.files import (
+    LARGEST_TEXT,
     read_json,
     read_json_lines,
+    read_yaml,
+    remove_unfinished,
     sha256_file,
     sha256_json,
     write_bytes,
@@ -83,3 +86,48 @@ def test_hashes(tmp_path):
     write_bytes(tmp_path / "abc", b"abc")
     assert sha256_file(tmp_path / "abc") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
     assert sha256_json({"a": 1, "b": 2}) == sha256_json({"b": 2, "a": 1}) != sha256_json({"a": 1, "b": 3})
+
+
+def test_a_file_that_is_too_large_is_refused_before_it_is_read(tmp_path):
+    path = tmp_path / "sparse.json"
+    with open(path, "wb") as handle:
+        handle.truncate(LARGEST_TEXT + 1)
+    for reader in (read_json, read_json_lines, read_yaml):
+        with pytest.raises(InputError, match=f"sparse.json: has {LARGEST_TEXT + 1} bytes, more than any such file has"):
+            reader(path)
+
+
+def test_what_a_killed_process_left_is_removed_and_nothing_else(tmp_path):
+    (tmp_path / "deep").mkdir()
+    for name in ("deep/.a.json.x1.part", "deep/a.json", ".hidden", "b.part"):
+        (tmp_path / name).write_text("")
+    assert remove_unfinished(tmp_path) == [tmp_path / "deep/.a.json.x1.part"]
+    assert sorted(path.name for path in tmp_path.rglob("*")) == [".hidden", "a.json", "b.part", "deep"]
+    assert remove_unfinished(tmp_path / "none") == []
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: &x [1]\nb: *x", "alias .x is not read .* line 2"),
+        ("a: 1\nb: {c: 1, c: 2}", "a key stands twice.* line 2"),
+        ("<<: {a: 1}\na: 2", "a key stands twice, or is merged"),
+        ("[1, 2]: 3", "unhashable key"),
+        ("a: !!python/object:os.system x", "could not determine a constructor"),
+        ("a: 2020-99-99", "month must be in 1..12"),
+        ("[" * 5000, "recursion"),
+        ("a: [", "while parsing a flow node"),
+    ],
+)
+def test_broken_or_crafty_yaml_is_one_line(tmp_path, text, message):
+    path = tmp_path / "params.yaml"
+    path.write_text(text)
+    with pytest.raises(InputError, match=f"params.yaml: not valid YAML: .*{message}") as error:
+        read_yaml(path)
+    assert "\n" not in str(error.value) and len(str(error.value)) < 500
+
+
+def test_yaml_is_read_as_it_stands(tmp_path):
+    path = tmp_path / "a.yaml"
+    path.write_text("a: {b: [1, 2.5, null, true]}  # why\n")
+    assert read_yaml(path) == {"a": {"b": [1, 2.5, None, True]}}
