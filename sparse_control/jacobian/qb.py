@@ -91,15 +91,33 @@ def randomized_qb(
     Raises:
         ValueError: an argument out of range, or an operator whose products are not finite.
     """
+    width = check_operator(op)
+    rank = whole_number("rank", rank, 1, width - 1)
+    oversampling = whole_number("oversampling", oversampling, 0)
+    omega = random_probes(width, min(rank + oversampling, width), seed=seed, probe=probe)
+    return qb_of_probes(op, omega, rank, oversampling, power_iterations)
+
+
+def check_operator(op: Operator) -> int:
+    """The width d of an operator that can be factorised.
+
+    Raises:
+        ValueError: not an operator of this package, or not square.
+    """
     if not all(hasattr(op, name) for name in ("matmat", "rmatmat", "dtype")) or isinstance(op, LinearOperator):
         raise ValueError(f"op must be an operator of this package, got {type(op).__name__}; wrap a matrix in DenseOperator")
     if op.shape[0] != op.shape[1]:
         raise ValueError(f"op must be square, got shape {tuple(op.shape)}")
-    width = op.shape[1]
-    rank = whole_number("rank", rank, 1, width - 1)
-    oversampling = whole_number("oversampling", oversampling, 0)
+    return op.shape[1]
+
+
+def qb_of_probes(op: Operator, omega: Tensor, rank: int, oversampling: int, power_iterations: int) -> Factors:
+    """`randomized_qb` for given probes Omega (d, r), r = min(rank + oversampling, d).
+
+    Raises:
+        ValueError: power_iterations out of range, or an operator whose products are not finite.
+    """
     power_iterations = whole_number("power_iterations", power_iterations, 0)
-    omega = random_probes(width, min(rank + oversampling, width), seed=seed, probe=probe)
     Q = _orthonormal(op.matmat(omega))
     for _ in range(power_iterations):
         Q = _orthonormal(op.matmat(_orthonormal(op.rmatmat(Q))))
