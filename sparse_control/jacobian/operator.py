@@ -1,6 +1,6 @@
 """Linear operators by their action: `shape`, `matmat`, `rmatmat` (source document, 6)."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -15,6 +15,7 @@ from sparse_control.models.decode import DecodeStep, as_prompt
 from sparse_control.models.language_model import LanguageModel
 
 Array = np.ndarray | Tensor
+Product = Callable[[DecodeStep, Mapping[int, Tensor]], dict[int, Tensor]]
 
 
 class Operator(Protocol):
@@ -114,19 +115,54 @@ class CorpusOperator(_Products):
         self.shape = (lm.width, lm.width)
         self.dtype = lm.model.dtype
 
-    def _mean(self, product, block: Tensor) -> Tensor:
+    def prompt_products(self, product: Product, block: Tensor) -> Iterator[Tensor]:
+        """The product of each prompt's own Jacobian with `block` (d, m), one prompt after another: (m, d) each."""
         check_exact_mode(self.lm)
         rows = block.T.to(self.lm.device, self.dtype)  # (m, d)
-        total = torch.zeros(block.shape, dtype=torch.float64)
         for prompt in self.corpus_ids:
-            total += product(DecodeStep(self.lm, prompt), {self.layer: rows})[self.layer].T.cpu()
-        return total / len(self.corpus_ids)
+            yield product(DecodeStep(self.lm, prompt), {self.layer: rows})[self.layer].cpu()
+
+    def _mean(self, product: Product, block: Tensor) -> Tensor:
+        total = torch.zeros(block.T.shape, dtype=torch.float64)
+        for rows in self.prompt_products(product, block):
+            total += rows
+        return total.T / len(self.corpus_ids)
 
     def _forward(self, block: Tensor) -> Tensor:
         return self._mean(push_forward, block)
 
     def _adjoint(self, block: Tensor) -> Tensor:
         return self._mean(pull_back, block)
+
+
+def nested_actions(
+    lm: LanguageModel, corpus_ids: Sequence[Sequence[int]], layer: int, vectors: Tensor, sizes: Sequence[int]
+) -> dict[int, Tensor]:
+    """Direct actions `(1/n) sum_{i < n} J^l_{x_i} h` of nested corpora, each prompt pushed through once (5.4).
+
+    Args:
+        corpus_ids: at least max(sizes) prompts of token ids.
+        layer: source layer, 0..L-1.
+        vectors: M vectors h (M, d).
+        sizes: corpus sizes n >= 1, in any order.
+
+    Returns:
+        n -> (M, d) float64 on the CPU.
+
+    Raises:
+        ValueError: no sizes, a size beyond the corpus, bad prompts, a layer outside the model, or bad vectors.
+    """
+    if len(sizes) == 0:
+        raise ValueError("sizes must hold at least one corpus size")
+    sizes = {whole_number(f"sizes[{i}]", size, 1, len(corpus_ids)) for i, size in enumerate(sizes)}
+    operator = CorpusOperator(lm, corpus_ids[: max(sizes)], layer)
+    block = as_block(torch.as_tensor(vectors).T, lm.width)
+    total, means = torch.zeros(block.T.shape, dtype=torch.float64), {}
+    for count, action in enumerate(operator.prompt_products(push_forward, block), start=1):
+        total += action
+        if count in sizes:
+            means[count] = total / count
+    return means
 
 
 def corpus_operator(lm: LanguageModel, corpus_ids: Sequence[Sequence[int]], layer: int) -> CorpusOperator:
