@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sparse_control.models.chat import chat_ids
 from sparse_control.models.layout import Layout, find_layout
 
 
@@ -65,3 +66,15 @@ class LanguageModel:
     def encode(self, text: str) -> Tensor:
         """Token ids (T,) of a text with the tokenizer's own BOS policy, unpadded."""
         return torch.tensor(self.tokenizer(text)["input_ids"], device=self.device)
+
+    def encode_chat(self, user: str, *, system: str) -> Tensor:
+        """Token ids (T,) of one user turn in the model's chat template, up to where the reply begins.
+
+        Args:
+            user: the request.
+            system: the system prompt; always explicit, as templates may put in one of their own.
+
+        Raises:
+            UnsupportedModel: no chat template, or it takes no system prompt.
+        """
+        return torch.tensor(chat_ids(self.tokenizer, user, system), device=self.device)

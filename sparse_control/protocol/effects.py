@@ -9,7 +9,7 @@ import torch
 
 from sparse_control.models.sites import Site
 from sparse_control.protocol.prompts import MAXIMUM_ROWS
-from sparse_control.protocol.splits import Split, margins
+from sparse_control.protocol.splits import Split, margin_gradients, margins
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,11 +46,7 @@ def measured_effects(split: Split, sites: Sequence[Site]) -> np.ndarray:
 
 def first_order_effects(split: Split, sites: Sequence[Site]) -> np.ndarray:
     """(N, S): `<dy/da_s, a_s(x_tar) - a_s(x_src)>` on the source input, from one backward pass."""
-    direction = torch.zeros_like(split.source.logits)  # (N, V): y as a direction on the logits
-    for row, pair in enumerate(split.pairs):
-        direction[row, pair.target_answer_id] = 1.0
-        direction[row, pair.source_answer_id] = -1.0
-    gradients = split.source.gradients(sites, direction)
+    gradients = split.source.gradients(sites, margin_gradients(split.source.logits, split.pairs))
     products = [(gradients[site].double() * split.contrasts[site].double()).sum(-1) for site in sites]
     return torch.stack(products, dim=1).cpu().numpy()
 

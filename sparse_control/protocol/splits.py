@@ -79,8 +79,28 @@ class Split:
         return len(self.pairs)
 
 
+def _answer_logits(logits: Tensor, pairs: Sequence[Pair]) -> tuple[Tensor, Tensor]:
+    """Tokens (N, 2, K) of the target's and the source's answers, and their logits (N, R, 2, K), float64.
+
+    Smaller sets are filled up with token 0 at a logit of -inf, which takes no part in a logsumexp or a softmax.
+
+    Args:
+        logits: (N, R, V).
+    """
+    sets = [(pair.target_answer_ids, pair.source_answer_ids) for pair in pairs]
+    widest = max(len(ids) for both in sets for ids in both)
+    tokens = [[[*ids, *[0] * (widest - len(ids))] for ids in both] for both in sets]
+    filled = [[[False] * len(ids) + [True] * (widest - len(ids)) for ids in both] for both in sets]
+    index = torch.tensor(tokens, device=logits.device)  # (N, 2, K)
+    flat = index.flatten(1)[:, None].expand(-1, logits.shape[1], -1)
+    chosen = logits.gather(2, flat).double().unflatten(2, (2, widest))  # (N, R, 2, K)
+    return index, chosen.masked_fill(torch.tensor(filled, device=logits.device)[:, None], -torch.inf)
+
+
 def margins(logits: Tensor, pairs: Sequence[Pair]) -> np.ndarray:
-    """The readout: logit of the target answer minus logit of the source answer.
+    """The readout: logsumexp of the target answers' logits minus that of the source answers'.
+
+    With one token each it is the logit difference, bit for bit.
 
     Args:
         logits: (N, R, V) at the last token.
@@ -92,11 +112,19 @@ def margins(logits: Tensor, pairs: Sequence[Pair]) -> np.ndarray:
     Raises:
         InputError: a margin is not finite; names the pair.
     """
-    answers = torch.tensor([[pair.target_answer_id, pair.source_answer_id] for pair in pairs], device=logits.device)
-    index = answers[:, None].expand(-1, logits.shape[1], -1)
-    chosen = logits.gather(2, index).double()  # (N, R, 2)
-    values = (chosen[..., 0] - chosen[..., 1]).cpu().numpy()
+    _, chosen = _answer_logits(logits, pairs)
+    sides = chosen.logsumexp(-1)  # (N, R, 2)
+    values = (sides[..., 0] - sides[..., 1]).cpu().numpy()
     if not np.isfinite(values).all():
         bad = int(np.argwhere(~np.isfinite(values))[0, 0])
         raise InputError(f"pair {pairs[bad].id}: the readout is not finite; use a smaller dose or a wider dtype")
     return values
+
+
+def margin_gradients(logits: Tensor, pairs: Sequence[Pair]) -> Tensor:
+    """Derivative (N, V) of each pair's readout with respect to its logits (N, V); +1 and -1 with one token each."""
+    index, chosen = _answer_logits(logits[:, None], pairs)
+    shares = chosen[:, 0].softmax(-1)  # (N, 2, K)
+    shares[:, 1] *= -1
+    gradient = torch.zeros(logits.shape, dtype=torch.float64, device=logits.device)
+    return gradient.scatter_add(1, index.flatten(1), shares.flatten(1)).to(logits.dtype)

@@ -16,8 +16,8 @@ def make_pair(number: int, length: int = 9, positions: tuple[int, ...] = (4,)) -
         target[position] = 3 + (source[position] - 3 + 17) % (VOCABULARY - 3)
     return Pair(
         id=f"tiny/{number}", task="tiny", split="evaluate", orientation="none", source="", target="",
-        source_answer="", target_answer="", source_ids=tuple(source), target_ids=tuple(target),
-        source_answer_id=10 + number, target_answer_id=50 + number, positions=positions,
+        source_answers=(), target_answers=(), source_ids=tuple(source), target_ids=tuple(target),
+        source_answer_ids=(10 + number,), target_answer_ids=(50 + number,), positions=positions,
     )  # fmt: skip
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from sparse_control.errors import InputError
-from sparse_control.protocol.panels import OFF_TARGET, SPLITS, TASKS, Pair, build_pair, build_pairs, ioi, sentiment
+from sparse_control.protocol.panels import OFF_TARGET, SPLITS, TASKS, Draft, Pair, build_pair, build_pairs, ioi, sentiment
 from sparse_control.seeds import stream
 
 
@@ -55,16 +55,17 @@ def test_splits_share_no_template_and_no_word(panel):
 def test_ioi_answer_is_the_other_name_and_orders_balance():
     pairs = build_pairs("ioi", WordTokenizer(), "fit", 12, 0)
     for pair in pairs:
-        assert pair.source.count(pair.source_answer) + pair.source.startswith(pair.source_answer[1:]) == 1
-        assert pair.source.count(pair.target_answer) == 2
-        assert pair.target.count(pair.source_answer) == 2
+        (source_answer,), (target_answer,) = pair.source_answers, pair.target_answers
+        assert pair.source.count(source_answer) + pair.source.startswith(source_answer[1:]) == 1
+        assert pair.source.count(target_answer) == 2
+        assert pair.target.count(source_answer) == 2
     assert sorted(pair.orientation for pair in pairs) == ["ABBA"] * 6 + ["BABA"] * 6
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_no_mirror_in_a_split(seed):
     pairs = build_pairs("ioi", WordTokenizer(), "fit", 24, seed)
-    couples = [frozenset((pair.source_answer, pair.target_answer)) for pair in pairs]
+    couples = [frozenset(pair.source_answers + pair.target_answers) for pair in pairs]
     assert len(set(couples)) == len(couples)
     texts = {(pair.source, pair.target) for pair in build_pairs("sentiment", WordTokenizer(), "fit", 24, seed)}
     assert not texts & {(target, source) for source, target in texts}
@@ -72,7 +73,7 @@ def test_no_mirror_in_a_split(seed):
 
 def test_sentiment_goes_from_negative_to_positive():
     for pair in build_pairs("sentiment", WordTokenizer(), "reuse", 12, 1):
-        assert (pair.source_answer, pair.target_answer) == (" negative", " positive")
+        assert (pair.source_answers, pair.target_answers) == ((" negative",), (" positive",))
 
 
 def test_draws_depend_on_the_seed_alone():
@@ -106,11 +107,9 @@ def draft():
 
 
 def test_unequal_token_lengths():
-    repeated = draft().target_answer.strip()
-    first = draft().source.index(repeated)
-    longer = replace(draft(), source=draft().source[:first] + "Big " + draft().source[first:])
+    (repeated,) = draft().target_answers
     with pytest.raises(InputError, match=f"pair {draft().id}: source has .* tokens and target"):
-        build_pair(WordTokenizer(), longer)
+        build_pair(WordTokenizer(long=(repeated.strip(),)), draft())
 
 
 def test_two_token_answer():
@@ -119,16 +118,42 @@ def test_two_token_answer():
         build_pair(WordTokenizer(long=("positive",)), sentiment_draft)
 
 
-def test_undeclared_difference():
-    changed = replace(draft(), target=draft().target.replace(" to", " for"))
-    with pytest.raises(InputError, match="differ at [23] tokens, 1 edits are declared|is not difference 0"):
-        build_pair(WordTokenizer(), changed)
-    with pytest.raises(InputError, match="is not difference 0"):
-        build_pair(WordTokenizer(), replace(draft(), edits=((" Zoe", " Max"),)))
+class MergingTokenizer(WordTokenizer):
+    """Also makes one token of the word "red" and the word that follows it."""
+
+    def encode(self, text: str) -> list[int]:
+        return super().encode(re.sub(r"red (\w+)", r"red\1", text))
+
+
+def colours(*pieces):
+    return Draft("colours", "t", "fit", "", pieces, (" one",), (" two",))
+
+
+def test_a_difference_outside_the_declared_edits():
+    merged = colours("The", (" red", " big"), " house", (" is", " was"), " here")
+    with pytest.raises(InputError, match="source has 4 tokens and target 5"):
+        build_pair(MergingTokenizer(), merged)
+    shifted = colours("The", (" red", " old"), " house is", (" very big", " big"), " now")
+    with pytest.raises(InputError, match=r"edit \(' very big', ' big'\) are not of equal token length"):
+        build_pair(MergingTokenizer(), shifted)
+    built = build_pair(WordTokenizer(), colours("The", (" red", " big"), " house", (" is", " was"), " here"))
+    assert built.positions == (1, 3)
+
+
+def test_edits_of_several_tokens():
+    built = build_pair(WordTokenizer(), colours("I", (" see red", " like green"), " here"))
+    assert built.positions == (1, 2)
+
+
+def test_a_draft_without_an_edit():
+    with pytest.raises(InputError, match="pair colours: no edit is declared"):
+        build_pair(WordTokenizer(), colours("The house"))
+    with pytest.raises(InputError, match="source and target are the same prompt"):
+        build_pair(WordTokenizer(), colours("The", (" red", " red"), " house"))
 
 
 def test_doubled_bos():
-    doubled = replace(draft(), source="<bos>" + draft().source, target="<bos>" + draft().target)
+    doubled = replace(draft(), pieces=("<bos>", *draft().pieces))
     with pytest.raises(InputError, match="source begins with two BOS tokens"):
         build_pair(WordTokenizer(bos=True), doubled)
     assert build_pair(WordTokenizer(bos=True), draft()).source_ids[0] == 0
@@ -140,15 +165,18 @@ def test_doubled_bos():
         ({"target_ids": (1, 2)}, "source has 3 tokens and target 2"),
         ({"target_ids": (1, 2, 3)}, "differ at positions ()"),
         ({"positions": ()}, "differ at positions"),
-        ({"source_answer_id": 8}, "both answers are token 8"),
+        ({"source_answer_ids": (8,)}, "both answers are token 8"),
+        ({"source_answer_ids": (7, 8)}, "both answers are token 8"),
+        ({"source_answer_ids": ()}, "source_answer_ids must be distinct tokens, at least one, got ()"),
+        ({"target_answer_ids": (8, 8)}, "target_answer_ids must be distinct tokens, at least one, got (8, 8)"),
         ({"source_ids": (1,), "target_ids": (2,), "positions": (0,)}, "at least two tokens"),
     ],
 )
 def test_pair_checks_itself(change, message):
     good = {
-        "id": "x", "task": "t", "split": "fit", "orientation": "", "source": "", "target": "", "source_answer": "",
-        "target_answer": "", "source_ids": (1, 2, 3), "target_ids": (1, 4, 3), "source_answer_id": 7,
-        "target_answer_id": 8, "positions": (1,),
+        "id": "x", "task": "t", "split": "fit", "orientation": "", "source": "", "target": "", "source_answers": (),
+        "target_answers": (), "source_ids": (1, 2, 3), "target_ids": (1, 4, 3), "source_answer_ids": (7,),
+        "target_answer_ids": (8,), "positions": (1,),
     }  # fmt: skip
     Pair(**good)
     with pytest.raises(InputError, match=re.escape(message)):

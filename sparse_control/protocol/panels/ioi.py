@@ -8,7 +8,7 @@ from itertools import combinations
 import numpy as np
 
 from sparse_control.errors import InputError
-from sparse_control.protocol.panels.pair import Draft
+from sparse_control.protocol.panels.pair import Draft, fill
 
 TASK = "ioi"
 
@@ -80,15 +80,12 @@ def drafts(split: str, n: int, generator: np.random.Generator) -> list[Draft]:
 def _draft(split: str, template: int, names: tuple[str, str], order: str) -> Draft:
     first, second = names
     repeated, other = (second, first) if order == "ABBA" else (first, second)
-    text = TEMPLATES[split][template]
     return Draft(
         id=f"{TASK}/{split}/{template}/{first}-{second}/{order}",
         task=TASK,
         split=split,
         orientation=order,
-        source=text.format(first=first, second=second, again=repeated),
-        target=text.format(first=first, second=second, again=other),
-        source_answer=f" {other}",
-        target_answer=f" {repeated}",
-        edits=((f" {repeated}", f" {other}"),),
+        pieces=fill(TEMPLATES[split][template], first=first, second=second, again=(repeated, other)),
+        source_answers=(f" {other}",),
+        target_answers=(f" {repeated}",),
     )

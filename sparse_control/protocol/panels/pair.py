@@ -1,9 +1,14 @@
 """Source and target prompts as minimal edits of each other, checked against the tokenizer."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from string import Formatter
 from typing import Any
 
 from sparse_control.errors import InputError
+from sparse_control.models.chat import chat_text
+
+Piece = str | tuple[str, str]
 
 
 @dataclass(frozen=True)
@@ -14,20 +19,29 @@ class Draft:
         id: unique within a panel; says template, words and orientation.
         task, split: where the pair belongs.
         orientation: which of the two readings is the source.
-        source, target: the prompts.
-        source_answer, target_answer: what each prompt calls for, as a token string with its leading space.
-        edits: (source word, target word) with leading spaces, in order of position; nothing else may differ.
+        pieces: the prompt in order: a text that source and target share, or an edit (source text, target text).
+        source_answers, target_answers: what each prompt calls for, with its leading space; one answer, or the first
+            words of several answers that count alike.
+        system: None: the pieces are the prompt. A text: they are the user's turn under this system prompt, in the
+            model's chat template.
     """
 
     id: str
     task: str
     split: str
     orientation: str
-    source: str
-    target: str
-    source_answer: str
-    target_answer: str
-    edits: tuple[tuple[str, str], ...]
+    pieces: tuple[Piece, ...]
+    source_answers: tuple[str, ...]
+    target_answers: tuple[str, ...]
+    system: str | None = None
+
+    @property
+    def source(self) -> str:
+        return "".join(piece if isinstance(piece, str) else piece[0] for piece in self.pieces)
+
+    @property
+    def target(self) -> str:
+        return "".join(piece if isinstance(piece, str) else piece[1] for piece in self.pieces)
 
 
 @dataclass(frozen=True)
@@ -35,9 +49,11 @@ class Pair:
     """A checked pair: two prompts of equal token length that differ only at `positions`.
 
     Attributes:
-        id, task, split, orientation, source, target, source_answer, target_answer: as in `Draft`.
-        source_ids, target_ids: token ids (T,) with the model's BOS policy.
-        source_answer_id, target_answer_id: the one token each answer is in context.
+        id, task, split, orientation, source_answers, target_answers: as in `Draft`.
+        source, target: the prompts as they are tokenised, with the chat template's text where there is one.
+        source_ids, target_ids: token ids (T,).
+        source_answer_ids, target_answer_ids: the tokens the answers are in context. The readout is the logsumexp of the
+            logits of the target's less that of the source's: with one answer each, the logit difference.
         positions: where the two prompts differ, 0..T-1.
     """
 
@@ -47,20 +63,16 @@ class Pair:
     orientation: str
     source: str
     target: str
-    source_answer: str
-    target_answer: str
+    source_answers: tuple[str, ...]
+    target_answers: tuple[str, ...]
     source_ids: tuple[int, ...]
     target_ids: tuple[int, ...]
-    source_answer_id: int
-    target_answer_id: int
+    source_answer_ids: tuple[int, ...]
+    target_answer_ids: tuple[int, ...]
     positions: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        if len(self.source_ids) != len(self.target_ids):
-            raise InputError(
-                f"pair {self.id}: source has {len(self.source_ids)} tokens and target {len(self.target_ids)}; "
-                "use words of equal token length"
-            )
+        _check_lengths(self.id, self.source_ids, self.target_ids)
         if len(self.source_ids) < 2:
             raise InputError(f"pair {self.id}: a prompt needs at least two tokens, got {len(self.source_ids)}")
         found = tuple(i for i, (a, b) in enumerate(zip(self.source_ids, self.target_ids)) if a != b)
@@ -68,69 +80,182 @@ class Pair:
             raise InputError(f"pair {self.id}: prompts differ at positions {found}, declared {tuple(self.positions)}")
         if not found:
             raise InputError(f"pair {self.id}: source and target are the same prompt")
-        if self.source_answer_id == self.target_answer_id:
-            raise InputError(f"pair {self.id}: both answers are token {self.source_answer_id}")
+        for side, ids in (("source", self.source_answer_ids), ("target", self.target_answer_ids)):
+            if len(ids) == 0 or len(set(ids)) < len(ids):
+                raise InputError(f"pair {self.id}: {side}_answer_ids must be distinct tokens, at least one, got {ids}")
+        both = sorted(set(self.source_answer_ids) & set(self.target_answer_ids))
+        if both:
+            raise InputError(f"pair {self.id}: both answers are token {both[0]}")
+
+    @property
+    def source_answer_id(self) -> int:
+        """The one token the source prompt calls for.
+
+        Raises:
+            ValueError: the answer is a set of several tokens.
+        """
+        return _only(self, "source", self.source_answer_ids)
+
+    @property
+    def target_answer_id(self) -> int:
+        """The one token the target prompt calls for; as `source_answer_id`."""
+        return _only(self, "target", self.target_answer_ids)
 
 
-def _ids(encoder: Any, text: str) -> tuple[int, ...]:
-    return tuple(int(token) for token in encoder.encode(text))
-
-
-def _one_token(encoder: Any, pair: str, prompt: str, prompt_ids: tuple[int, ...], word: str) -> int:
-    """The token a word is when it follows a prompt; tokenisers may merge across the seam."""
-    ids = _ids(encoder, prompt + word)
-    if ids[: len(prompt_ids)] != prompt_ids or len(ids) != len(prompt_ids) + 1:
+def _check_lengths(pair: str, source: Sequence[int], target: Sequence[int]) -> None:
+    if len(source) != len(target):
         raise InputError(
-            f"pair {pair}: answer {word!r} is {len(ids) - len(prompt_ids)} tokens after its prompt, not one; "
-            "answers need a leading space and a one-token word"
+            f"pair {pair}: source has {len(source)} tokens and target {len(target)}; use words of equal token length"
         )
-    return ids[-1]
+
+
+def _only(pair: Pair, side: str, ids: tuple[int, ...]) -> int:
+    if len(ids) != 1:
+        raise ValueError(f"pair {pair.id}: the {side} answer is any of {len(ids)} tokens; read {side}_answer_ids")
+    return ids[0]
+
+
+def fill(template: str, **words: Piece) -> tuple[Piece, ...]:
+    """The pieces of a template: a text fills its field, an edit takes the space before its field with it.
+
+    Raises:
+        KeyError: a field without a word.
+    """
+    pieces: list[Piece] = [""]
+    for text, field, _, _ in Formatter().parse(template):
+        pieces[-1] += text  # the last piece is always shared text here
+        if field is None:
+            continue
+        word = words[field]
+        if isinstance(word, str):
+            pieces[-1] += word
+            continue
+        space = " " if pieces[-1].endswith(" ") else ""
+        pieces[-1] = pieces[-1].removesuffix(" ")
+        pieces += [(space + word[0], space + word[1]), ""]
+    return tuple(piece for piece in pieces if piece)
+
+
+@dataclass(frozen=True)
+class _Text:
+    """One side of a draft as it is tokenised, and where its edits begin and end in it, in characters."""
+
+    text: str
+    spans: tuple[tuple[int, int], ...]
+
+
+def _side(encoder: Any, draft: Draft, side: int) -> _Text:
+    spans, prompt = [], ""
+    for piece in draft.pieces:
+        if isinstance(piece, str):
+            prompt += piece
+            continue
+        spans.append((len(prompt), len(prompt) + len(piece[side])))
+        prompt += piece[side]
+    if draft.system is None:
+        return _Text(prompt, tuple(spans))
+    text = chat_text(_tokenizer(encoder), prompt, draft.system)
+    shift = text.index(prompt)
+    return _Text(text, tuple((start + shift, end + shift) for start, end in spans))
+
+
+def _tokenizer(encoder: Any) -> Any:
+    return getattr(encoder, "tokenizer", encoder)
+
+
+def _ids(encoder: Any, draft: Draft, text: str) -> tuple[int, ...]:
+    if draft.system is None:
+        return tuple(int(token) for token in encoder.encode(text))
+    return tuple(_tokenizer(encoder)(text, add_special_tokens=False)["input_ids"])  # the template wrote them
+
+
+def _answer_ids(
+    encoder: Any, draft: Draft, prompt: str, prompt_ids: tuple[int, ...], words: Sequence[str]
+) -> tuple[int, ...]:
+    """The tokens some words are when they follow a prompt; tokenizers may merge across the seam.
+
+    Of several words those the tokenizer breaks are left out, as a fragment begins many other words too.
+    """
+    found, lengths = [], []
+    for word in words:
+        ids = _ids(encoder, draft, prompt + word)
+        lengths.append(len(ids) - len(prompt_ids))
+        if lengths[-1] == 1 and ids[:-1] == prompt_ids:
+            found.append(ids[-1])
+    if not found:
+        raise InputError(
+            f"pair {draft.id}: answer {words[0]!r} is {lengths[0]} tokens after its prompt, not one; "
+            "answers need a leading space and a one-token word"
+            if len(words) == 1
+            else f"pair {draft.id}: none of the answers {tuple(words)} is one token after its prompt"
+        )
+    return tuple(dict.fromkeys(found))
 
 
 def build_pair(encoder: Any, draft: Draft) -> Pair:
     """Tokenise a draft and check it.
 
     Args:
-        encoder: a `LanguageModel` or tokenizer; its `encode(text)` gives token ids with the BOS policy.
+        encoder: a `LanguageModel` or tokenizer; its `encode(text)` gives token ids with the BOS policy. A chat draft
+            needs a Hugging Face tokenizer.
         draft: the texts.
 
     Raises:
-        InputError: names the pair and what is wrong: token lengths, a difference that is not a declared
-            edit, an answer that is not one token in context, or a doubled BOS.
+        InputError: names the pair and what is wrong: token lengths, a difference outside the declared edits, an
+            answer that is not one token in context, a doubled BOS, padding or an end of text in the prompt.
+        UnsupportedModel: a chat draft, and no chat template that takes a system prompt.
     """
-    source, target = _ids(encoder, draft.source), _ids(encoder, draft.target)
-    bos = getattr(getattr(encoder, "tokenizer", encoder), "bos_token_id", None)
+    if not any(isinstance(piece, tuple) for piece in draft.pieces):
+        raise InputError(f"pair {draft.id}: no edit is declared")
+    texts = [_side(encoder, draft, side) for side in (0, 1)]
+    source, target = (_ids(encoder, draft, side.text) for side in texts)
     for name, ids in (("source", source), ("target", target)):
-        if bos is not None and ids[:2] == (bos, bos):
-            raise InputError(f"pair {draft.id}: {name} begins with two BOS tokens; leave the BOS out of the text")
+        _check_special(encoder, draft, name, ids)
+    _check_lengths(draft.id, source, target)
     positions = tuple(i for i, (a, b) in enumerate(zip(source, target)) if a != b)
-    if len(source) == len(target):  # else `Pair` says so
-        _check_edits(encoder, draft, [(source[i], target[i]) for i in positions])
+    _check_edits(encoder, draft, texts, positions)
     return Pair(
         id=draft.id,
         task=draft.task,
         split=draft.split,
         orientation=draft.orientation,
-        source=draft.source,
-        target=draft.target,
-        source_answer=draft.source_answer,
-        target_answer=draft.target_answer,
+        source=texts[0].text,
+        target=texts[1].text,
+        source_answers=draft.source_answers,
+        target_answers=draft.target_answers,
         source_ids=source,
         target_ids=target,
-        source_answer_id=_one_token(encoder, draft.id, draft.source, source, draft.source_answer),
-        target_answer_id=_one_token(encoder, draft.id, draft.target, target, draft.target_answer),
+        source_answer_ids=_answer_ids(encoder, draft, texts[0].text, source, draft.source_answers),
+        target_answer_ids=_answer_ids(encoder, draft, texts[1].text, target, draft.target_answers),
         positions=positions,
     )
 
 
-def _check_edits(encoder: Any, draft: Draft, found: list[tuple[int, int]]) -> None:
-    bare = len(_ids(encoder, ""))  # special tokens alone
-    for place, edit in enumerate(draft.edits):
-        declared = tuple(_ids(encoder, word)[bare:] for word in edit)
-        if any(len(ids) != 1 for ids in declared):
-            raise InputError(f"pair {draft.id}: edit {edit} is not one token for one token")
-        if place >= len(found) or found[place] != (declared[0][0], declared[1][0]):
-            raise InputError(f"pair {draft.id}: declared edit {edit} is not difference {place} of the token sequences")
-    if len(found) != len(draft.edits):
-        declared_count = len(draft.edits)
-        raise InputError(f"pair {draft.id}: prompts differ at {len(found)} tokens, {declared_count} edits are declared")
+def _check_special(encoder: Any, draft: Draft, name: str, ids: tuple[int, ...]) -> None:
+    tokenizer = _tokenizer(encoder)
+    special = {kind: getattr(tokenizer, f"{kind}_token_id", None) for kind in ("bos", "pad", "eos")}
+    if special["bos"] is not None and ids[:2] == (special["bos"],) * 2:
+        raise InputError(f"pair {draft.id}: {name} begins with two BOS tokens; leave the BOS out of the text")
+    # A chat template ends its turns with such tokens; only the end of the prompt, where the reply begins, is looked at.
+    begin = bool(ids) and ids[0] == special["bos"]
+    looked_at = ids[begin:] if draft.system is None else ids[-1:]
+    for kind in ("pad", "eos"):
+        if special[kind] in looked_at:
+            raise InputError(f"pair {draft.id}: {name} holds the {kind.upper()} token; prompts are unpadded and open")
+
+
+def _check_edits(encoder: Any, draft: Draft, texts: Sequence[_Text], positions: tuple[int, ...]) -> None:
+    """The k-th edits take the same tokens of source and target, and nothing differs outside of them."""
+    allowed: set[int] = set()
+    for edits in zip(texts[0].spans, texts[1].spans, strict=True):
+        places = [
+            tuple(len(_ids(encoder, draft, side.text[:end])) for end in span)
+            for side, span in zip(texts, edits, strict=True)
+        ]
+        if places[0] != places[1]:
+            pieces = tuple(side.text[start:end] for side, (start, end) in zip(texts, edits, strict=True))
+            raise InputError(f"pair {draft.id}: the two texts of edit {pieces} are not of equal token length")
+        allowed |= set(range(*places[0]))
+    outside = [position for position in positions if position not in allowed]
+    if outside:
+        raise InputError(f"pair {draft.id}: prompts differ at token {outside[0]}, outside of the declared edits")

@@ -5,7 +5,7 @@ from itertools import permutations
 import numpy as np
 
 from sparse_control.errors import InputError
-from sparse_control.protocol.panels.pair import Draft
+from sparse_control.protocol.panels.pair import Draft, fill
 
 TASK = "sentiment"
 NEGATIVE, POSITIVE = " negative", " positive"
@@ -70,15 +70,12 @@ def drafts(split: str, n: int, generator: np.random.Generator) -> list[Draft]:
 
 def _draft(split: str, template: int, couple: tuple[tuple[str, str], tuple[str, str]]) -> Draft:
     (bad_one, good_one), (bad_two, good_two) = couple
-    text = TEMPLATES[split][template]
     return Draft(
         id=f"{TASK}/{split}/{template}/{bad_one}-{bad_two}",
         task=TASK,
         split=split,
         orientation="negative-positive",
-        source=text.format(one=bad_one, two=bad_two),
-        target=text.format(one=good_one, two=good_two),
-        source_answer=NEGATIVE,
-        target_answer=POSITIVE,
-        edits=((f" {bad_one}", f" {good_one}"), (f" {bad_two}", f" {good_two}")),
+        pieces=fill(TEMPLATES[split][template], one=(bad_one, good_one), two=(bad_two, good_two)),
+        source_answers=(NEGATIVE,),
+        target_answers=(POSITIVE,),
     )
