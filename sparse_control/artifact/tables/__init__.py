@@ -5,7 +5,6 @@ captions and column headings belong to `layout`.
 """
 
 import math
-from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
@@ -13,25 +12,9 @@ import pandas as pd
 from sparse_control.artifact.iss_files import read_iss
 from sparse_control.artifact.measurements import read_all_measurements
 from sparse_control.artifact.records import printable
-from sparse_control.artifact.tables.common import Records
-from sparse_control.artifact.tables.estimator import (
-    corpus_convergence,
-    estimator_validation,
-    rank_curve,
-    seed_stability,
-)
-from sparse_control.artifact.tables.official import lam_sweep, official_iss, relations
-from sparse_control.artifact.tables.protocol import (
-    dose_response,
-    feedback,
-    preservation,
-    reachability,
-    reuse,
-    signed_reversal,
-    summary,
-)
-from sparse_control.artifact.tables.published import published, read_published
-from sparse_control.artifact.tables.setup import setup
+from sparse_control.artifact.tables import estimator, official, protocol, published, setup
+from sparse_control.artifact.tables.common import Records, Table
+from sparse_control.artifact.tables.published import read_published
 from sparse_control.errors import InputError
 
 __all__ = ["TABLES", "Records", "all_tables", "read_published", "read_records"]
@@ -48,23 +31,12 @@ def read_records(root: Path, project: Path) -> Records:
     )
 
 
-TABLES: dict[str, Callable[[Records], pd.DataFrame]] = {  # in the order of paper/main.tex
-    "setup": setup,
-    "official_iss": official_iss,
-    "relations": relations,
-    "lam_sweep": lam_sweep,
-    "estimator_validation": estimator_validation,
-    "rank_curve": rank_curve,
-    "corpus_convergence": corpus_convergence,
-    "seed_stability": seed_stability,
-    "summary": summary,
-    "reachability": reachability,
-    "signed_reversal": signed_reversal,
-    "dose_response": dose_response,
-    "feedback": feedback,
-    "preservation": preservation,
-    "reuse": reuse,
-    "published": published,
+TABLES: dict[str, Table] = {  # in the order of paper/main.tex
+    **setup.TABLES,
+    **official.TABLES,
+    **estimator.TABLES,
+    **protocol.TABLES,
+    **published.TABLES,
 }
 
 
@@ -77,7 +49,7 @@ def all_tables(records: Records) -> dict[str, pd.DataFrame]:
     return {name: _finite(name, table, records) for name, table in TABLES.items()}
 
 
-def _finite(name: str, table: Callable[[Records], pd.DataFrame], records: Records) -> pd.DataFrame:
+def _finite(name: str, table: Table, records: Records) -> pd.DataFrame:
     try:
         frame = table(records)
     except (ValueError, OverflowError) as error:

@@ -1,6 +1,6 @@
 """What every table is made from and of: the records, and rows as a data frame."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +20,9 @@ class Records:
     measurements: tuple[Measurement, ...] = ()
     iss: IssRecords = field(default_factory=IssRecords)
     published: dict[str, Any] = field(default_factory=dict)  # paper/published.yaml
+
+
+Table = Callable[[Records], pd.DataFrame]
 
 
 def data_frame(columns: Sequence[str], rows: Iterable[dict[str, Any]]) -> pd.DataFrame:

@@ -7,7 +7,7 @@ import pandas as pd
 
 from sparse_control.artifact import axes
 from sparse_control.artifact.iss_files import ActionValidation
-from sparse_control.artifact.tables.common import Records, data_frame
+from sparse_control.artifact.tables.common import Records, Table, data_frame
 from sparse_control.errors import InputError
 
 ESTIMATOR_COLUMNS = (
@@ -135,3 +135,11 @@ def corpus_convergence(records: Records) -> pd.DataFrame:
     """n corpus prompts against 2n (8.2)."""
     rows = records.iss.corpus_convergence
     return data_frame(CORPUS_COLUMNS, ({name: getattr(row, name) for name in CORPUS_COLUMNS} for row in rows))
+
+
+TABLES: dict[str, Table] = {
+    "estimator_validation": estimator_validation,
+    "rank_curve": rank_curve,
+    "corpus_convergence": corpus_convergence,
+    "seed_stability": seed_stability,
+}

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from sparse_control.artifact import axes
-from sparse_control.artifact.tables.common import Records, data_frame
+from sparse_control.artifact.tables.common import Records, Table, data_frame
 
 VALIDATED, ASKED = "validated layers", "all layers"  # rows over the window: of ISS, and of the Raw-ISS ablation
 ABLATION = "ablation only"  # status of the row over all layers, which has no official number by design
@@ -134,3 +134,10 @@ def lam_sweep(records: Records) -> pd.DataFrame:
         LAM_COLUMNS,
         ({"model": summary.model, **{name: getattr(row, name) for name in LAM_COLUMNS[1:]}} for row in rows),
     )
+
+
+TABLES: dict[str, Table] = {
+    "official_iss": official_iss,
+    "relations": relations,
+    "lam_sweep": lam_sweep,
+}

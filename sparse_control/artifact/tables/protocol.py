@@ -8,7 +8,7 @@ import pandas as pd
 
 from sparse_control.artifact import axes
 from sparse_control.artifact.measurements import Measurement
-from sparse_control.artifact.tables.common import MEASURED, NOT_SUPPORTED, Records, data_frame
+from sparse_control.artifact.tables.common import MEASURED, NOT_SUPPORTED, Records, Table, data_frame
 
 KEYS = ("model", "task", "selector", "condition")
 HEAD = (*KEYS, "status", "n_seeds", "seeds_not_supported")
@@ -165,3 +165,14 @@ def summary(records: Records) -> pd.DataFrame:
         return {name: value for _, function in AXES.values() for name, value in function(seeds).items()}
 
     return axis_table(Records(measurements=tuple(chosen)), SUMMARY_COLUMNS, statistic)
+
+
+TABLES: dict[str, Table] = {
+    "summary": summary,
+    "reachability": reachability,
+    "signed_reversal": signed_reversal,
+    "dose_response": dose_response,
+    "feedback": feedback,
+    "preservation": preservation,
+    "reuse": reuse,
+}

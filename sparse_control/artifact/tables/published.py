@@ -8,7 +8,7 @@ import yaml
 from pydantic import model_validator
 
 from sparse_control.artifact.records import Name, Record, validate
-from sparse_control.artifact.tables.common import MEASURED, Records, data_frame
+from sparse_control.artifact.tables.common import MEASURED, Records, Table, data_frame
 from sparse_control.artifact.tables.protocol import AXES, axis_table
 from sparse_control.errors import InputError
 from sparse_control.files import read_text
@@ -120,3 +120,8 @@ def _matching(frame: pd.DataFrame, key: dict[str, Any]) -> dict[str, Any]:
         if row["status"] == MEASURED and all(row[name] == value for name, value in key.items()):
             return row
     return {}
+
+
+TABLES: dict[str, Table] = {
+    "published": published,
+}

@@ -5,7 +5,7 @@ from typing import Any
 import pandas as pd
 
 from sparse_control.artifact.measurements import Measurement
-from sparse_control.artifact.tables.common import Records, data_frame
+from sparse_control.artifact.tables.common import Records, Table, data_frame
 
 SETUP_COLUMNS = ("model", "quantity", "value")
 SPLITS = ("fit", "evaluate", "reuse")
@@ -75,3 +75,8 @@ def _protocol_setup(measurements: list[Measurement]) -> dict[str, str]:
     if prompts:
         found["off-target prompts"] = " or ".join(map(str, sorted(prompts)))
     return found
+
+
+TABLES: dict[str, Table] = {
+    "setup": setup,
+}
