@@ -1,10 +1,11 @@
-"""Which sites, and how strongly: two selectors over effect columns. numpy alone, float64.
+"""Which sites, and how strongly: selectors and controls over effect columns. numpy alone, float64.
 
-The source document names both selectors without defining them; the definitions are this project's and are
-stated as such in the paper.
+The source document names Driver-OMP and Coverage-Driver without defining them; the definitions are this project's and
+are stated as such in the paper. The others are controls at the same number of sites.
 """
 
 import operator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +25,8 @@ class Selection:
     Attributes:
         support: column indices, in the order they were chosen.
         strengths: one per column of `support`.
-        path: after each choice, R^2 of the fit (`driver_omp`) or the coverage F (`coverage_driver`).
+        path: after each choice, R^2 of the fit (`driver_omp`, `driver_omp_remeasured`), the coverage F
+            (`coverage_driver`), or R^2 of the sites so far at their best common strength (`top_k`, `chosen_sites`).
         stop_reason: `k`, `gain`, `condition` or `candidates`.
         predicted: (N,) effect the selection predicts if effects add up.
     """
@@ -87,14 +89,18 @@ def _selection(effects: np.ndarray, support: list[int], strengths: Any, path: li
     )
 
 
-def fit_strengths(columns: np.ndarray, target: np.ndarray, max_strength: float | None = None) -> np.ndarray:
-    """Ridge-stabilised least squares `columns @ beta ~ target`, optionally with `|beta| <= max_strength`.
+def fit_strengths(
+    columns: np.ndarray, target: np.ndarray, max_strength: float | None = None, start: np.ndarray | None = None
+) -> np.ndarray:
+    """Ridge-stabilised least squares `columns @ beta ~ target`, optionally with `|start + beta| <= max_strength`.
 
     The ridge is 1e-6 of each column's own squared norm, so that rescaling a column only rescales its strength.
 
     Args:
         columns: (N, k) float64, no zero column.
         target: (N,).
+        max_strength: the bound; None: unbounded.
+        start: (k,) strengths that `beta` is added to; None: zeros.
 
     Returns:
         (k,).
@@ -103,11 +109,41 @@ def fit_strengths(columns: np.ndarray, target: np.ndarray, max_strength: float |
     unit = np.vstack([columns / norms, np.sqrt(RIDGE) * np.eye(columns.shape[1])])  # (N + k, k)
     padded = np.concatenate([target, np.zeros(columns.shape[1])])
     scaled = np.linalg.lstsq(unit, padded, rcond=None)[0]
-    if max_strength is not None and np.any(np.abs(scaled) > max_strength * norms):
-        bounds = max_strength * norms
-        scaled = lsq_linear(unit, padded, bounds=(-bounds, bounds), method="bvls").x
-        scaled = np.clip(scaled, -bounds, bounds)
-    return scaled / norms
+    if max_strength is None:
+        return scaled / norms
+    start = np.zeros(columns.shape[1]) if start is None else start
+    low, high = (-max_strength - start) * norms, (max_strength - start) * norms
+    if np.any((scaled < low) | (scaled > high)):
+        scaled = np.clip(lsq_linear(unit, padded, bounds=(low, high), method="bvls").x, low, high)
+    return np.clip(scaled / norms, -max_strength - start, max_strength - start)
+
+
+def _limits(target: np.ndarray, min_effect: Any, max_strength: Any) -> tuple[float, float | None]:
+    min_effect = _number("min_effect", min_effect)
+    if not 0 <= min_effect <= 1:
+        raise ValueError(f"min_effect must be in 0..1, got {min_effect!r}")
+    if not target.any():
+        raise ValueError("target is all zero: there is nothing to fit")
+    return min_effect, _bound(max_strength)
+
+
+def _bound(max_strength: Any) -> float | None:
+    if max_strength is None:
+        return None
+    max_strength = _number("max_strength", max_strength)
+    if max_strength <= 0:
+        raise ValueError(f"max_strength must be positive, got {max_strength!r}")
+    return max_strength
+
+
+def _candidates(effects: np.ndarray, min_effect: float) -> np.ndarray:
+    norms = np.linalg.norm(effects, axis=0)  # (S,)
+    return (norms > 0) & (norms >= min_effect * norms.max())
+
+
+def _unit(columns: np.ndarray) -> np.ndarray:
+    norms = np.linalg.norm(columns, axis=0)
+    return columns / np.where(norms > 0, norms, 1.0)
 
 
 def driver_omp(
@@ -134,20 +170,10 @@ def driver_omp(
             `min_effect` outside 0..1, a `max_strength` that is not positive.
     """
     effects, target, k = _check(effects, target, k)
-    min_effect = _number("min_effect", min_effect)
-    if not 0 <= min_effect <= 1:
-        raise ValueError(f"min_effect must be in 0..1, got {min_effect!r}")
-    if max_strength is not None:
-        max_strength = _number("max_strength", max_strength)
-        if max_strength <= 0:
-            raise ValueError(f"max_strength must be positive, got {max_strength!r}")
+    min_effect, max_strength = _limits(target, min_effect, max_strength)
     total = float(target @ target)
-    if total == 0:
-        raise ValueError("target is all zero: there is nothing to fit")
-
-    norms = np.linalg.norm(effects, axis=0)  # (S,)
-    candidate = (norms > 0) & (norms >= min_effect * norms.max())
-    unit = effects / np.where(norms > 0, norms, 1.0)
+    candidate = _candidates(effects, min_effect)
+    unit = _unit(effects)
     support: list[int] = []
     strengths = np.zeros(0)
     path: list[float] = []
@@ -172,16 +198,96 @@ def driver_omp(
     return _selection(effects, support, strengths, path, reason)
 
 
-def common_strength(columns: np.ndarray, target: np.ndarray) -> float:
-    """The one strength for all sites, `<t, E 1> / ||E 1||^2`; 0 where the effects cancel.
+Measure = Callable[[tuple[int, ...], tuple[float, ...], Sequence[int]], tuple[np.ndarray, np.ndarray]]
+
+
+def driver_omp_remeasured(
+    measure: Measure,
+    effects: Any,
+    target: Any,
+    k: int,
+    min_effect: float = 0.0,
+    max_strength: float | None = None,
+) -> Selection:
+    """Driver-OMP(k) with effects measured again after each choice, with the chosen sites patched at their strengths.
+
+    Effects of patches do not add up, so each round starts from what the joint patch does: the residual is the target
+    less the measured joint effect, a column is what one more unit at its site changes, and all strengths move by the
+    least-squares step on the chosen columns. Where effects do add up this is `driver_omp`. Candidates are those of the
+    first round; the stopping rules are those of `driver_omp`, on measured residuals.
+
+    Args:
+        measure: (support, strengths, wanted) -> joint effect (N,) of the support at its strengths, and columns
+            (N, W): the further change when each wanted site gets one unit more; no site wanted gives (N, 0).
+        effects: (N, S) as in `driver_omp`: the columns of the first round.
+        target, k, min_effect, max_strength: as in `driver_omp`.
+
+    Returns:
+        the selection; `predicted` is what the last round's columns predict.
+
+    Raises:
+        ValueError: as `driver_omp`, or a measured effect is not finite.
+    """
+    effects, target, k = _check(effects, target, k)
+    min_effect, max_strength = _limits(target, min_effect, max_strength)
+    total = float(target @ target)
+    candidate = _candidates(effects, min_effect)
+    support: list[int] = []
+    strengths = np.zeros(0)
+    path: list[float] = []
+    columns, joint, predicted, reason = effects, np.zeros(len(target)), np.zeros(len(target)), "k"
+    while len(support) < k:
+        if not candidate.any():
+            reason = "candidates"
+            break
+        residual, unit = target - joint, _unit(columns)
+        best = int(np.argmax(np.where(candidate, np.abs(unit.T @ residual), -1.0)))
+        if not columns[:, best].any():
+            reason = "candidates"  # beside the chosen sites no other one has an effect
+            break
+        trial, start = [*support, best], np.append(strengths, 0.0)
+        live = columns[:, trial].any(axis=0)
+        if np.linalg.cond(unit[:, trial][:, live]) > MAXIMUM_CONDITION:
+            reason = "condition"
+            break
+        step = np.zeros(len(trial))
+        step[live] = fit_strengths(columns[:, trial][:, live], residual, max_strength, start[live])
+        moved = start + step
+        wanted = [*trial, *(site for site in np.flatnonzero(candidate).tolist() if site != best)]
+        reached, again = measure(tuple(trial), tuple(moved.tolist()), wanted if len(trial) < k else [])
+        if not (np.isfinite(reached).all() and np.isfinite(again).all()):
+            raise ValueError(f"measure gave effects that are not finite for columns {trial}")
+        left = target - reached
+        if residual @ residual - left @ left < MINIMUM_GAIN * total:
+            reason = "gain"
+            break
+        support, strengths, predicted, joint = trial, moved, joint + columns[:, trial] @ step, reached
+        candidate[best] = False
+        path.append(1.0 - float(left @ left) / total)
+        columns = np.zeros_like(effects)
+        if len(trial) < k:
+            columns[:, wanted] = again
+    return Selection(
+        support=tuple(support),
+        strengths=tuple(strengths.tolist()),
+        path=tuple(path),
+        stop_reason=reason,
+        predicted=tuple(predicted.tolist()),
+    )
+
+
+def common_strength(columns: np.ndarray, target: np.ndarray, max_strength: float | None = None) -> float:
+    """The one strength for all sites, `<t, E 1> / ||E 1||^2`, within the bound; 0 where the effects cancel.
 
     Args:
         columns: (N, k).
         target: (N,).
+        max_strength: bound on its size; None: unbounded.
     """
     joint = columns.sum(axis=1)
     square = float(joint @ joint)
-    return float(target @ joint) / square if square > 0 else 0.0
+    strength = float(target @ joint) / square if square > 0 else 0.0
+    return strength if max_strength is None else min(max(strength, -max_strength), max_strength)
 
 
 def coverage_driver(effects: Any, target: Any, k: int) -> Selection:
@@ -219,3 +325,70 @@ def coverage_driver(effects: Any, target: Any, k: int) -> Selection:
         path.append(float(covered.mean()))
     strength = common_strength(effects[:, support], target)
     return _selection(effects, support, [strength] * k, path, "k")
+
+
+def chosen_sites(effects: Any, target: Any, support: Sequence[int], max_strength: float | None = None) -> Selection:
+    """A support that is given, at its common strength: random sites, or all of them.
+
+    Args:
+        effects: (N, S) as in `driver_omp`.
+        target: (N,) wanted change.
+        support: column indices, each once.
+        max_strength: bound on |strength|; None: unbounded.
+
+    Raises:
+        ValueError: names the argument: empty, non-finite, wrong shape, an index twice or outside 0..S-1, an all-zero
+            target, a `max_strength` that is not positive.
+    """
+    support = [int(index) for index in support]
+    effects, target, k = _check(effects, target, len(support))
+    if len(set(support)) != k or not all(0 <= index < effects.shape[1] for index in support):
+        raise ValueError(f"support must hold indices in 0..{effects.shape[1] - 1}, each once, got {support}")
+    if not target.any():
+        raise ValueError("target is all zero: there is nothing to fit")
+    max_strength = _bound(max_strength)
+    total = float(target @ target)
+    path = []
+    for count in range(1, k + 1):
+        columns = effects[:, support[:count]]
+        left = target - columns.sum(axis=1) * common_strength(columns, target, max_strength)
+        path.append(1.0 - float(left @ left) / total)
+    strength = common_strength(effects[:, support], target, max_strength)
+    return _selection(effects, support, [strength] * k, path, "k")
+
+
+def top_k(effects: Any, target: Any, k: int, max_strength: float | None = None) -> Selection:
+    """The k sites with the largest mean effect (ties: lowest index), at their common strength.
+
+    Args:
+        effects: (N, S) as in `driver_omp`, signed so that the target's direction is positive.
+        target, k: as in `driver_omp`.
+        max_strength: bound on |strength|; None: unbounded.
+
+    Raises:
+        ValueError: as `chosen_sites`, or `k` outside 1..S.
+    """
+    effects, target, k = _check(effects, target, k)
+    means = (effects * np.sign(target)[:, None]).mean(axis=0)
+    return chosen_sites(effects, target, np.argsort(-means, kind="stable")[:k], max_strength)
+
+
+def random_supports(
+    effects: Any, target: Any, k: int, draws: int, generator: np.random.Generator, max_strength: float | None = None
+) -> tuple[Selection, ...]:
+    """`draws` supports of k sites drawn without replacement, each at its own common strength.
+
+    Args:
+        effects, target, k: as in `driver_omp`.
+        draws: how many.
+        generator: draws them.
+        max_strength: bound on |strength|; None: unbounded.
+
+    Raises:
+        ValueError: as `chosen_sites`, `k` outside 1..S, or `draws` below 1.
+    """
+    effects, target, k = _check(effects, target, k)
+    if isinstance(draws, bool) or draws < 1:
+        raise ValueError(f"draws must be at least 1, got {draws!r}")
+    supports = [np.sort(generator.choice(effects.shape[1], size=k, replace=False)) for _ in range(draws)]
+    return tuple(chosen_sites(effects, target, support, max_strength) for support in supports)

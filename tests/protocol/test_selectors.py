@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 from sklearn.linear_model import OrthogonalMatchingPursuit
 
-from sparse_control.protocol.selectors import coverage_driver, driver_omp
+from sparse_control.protocol.selectors import (
+    chosen_sites,
+    common_strength,
+    coverage_driver,
+    driver_omp,
+    driver_omp_remeasured,
+    random_supports,
+    top_k,
+)
 
 
 def problem(seed: int, n: int = 20, s: int = 30, k: int = 4):
@@ -186,3 +194,138 @@ def test_results_are_plain_python_and_repeatable():
         assert all(type(i) is int for i in first.support)
         assert all(type(x) is float for x in (*first.strengths, *first.path, *first.predicted))
         assert effects.flags.writeable and np.array_equal(effects, problem(1)[0])
+
+
+def additive(effects: np.ndarray):
+    """Patches whose effects add up: what a linear model does."""
+
+    def measure(support, strengths, wanted):
+        assert len(set(wanted)) == len(wanted)
+        return effects[:, list(support)] @ strengths, effects[:, list(wanted)]
+
+    return measure
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_remeasured_omp_is_omp_where_effects_add_up(seed):
+    effects, target, k = problem(seed)
+    for limits in ({}, {"min_effect": 0.05}, {"min_effect": 0.05, "max_strength": 0.5}):
+        plain = driver_omp(effects, target, k, **limits)
+        again = driver_omp_remeasured(additive(effects), effects, target, k, **limits)
+        assert again.support == plain.support and again.stop_reason == plain.stop_reason
+        assert again.path == pytest.approx(plain.path, abs=1e-4)
+        if "max_strength" not in limits:
+            assert again.strengths == pytest.approx(plain.strengths, rel=1e-3)
+            assert again.predicted == pytest.approx(effects[:, list(again.support)] @ again.strengths, abs=1e-6)
+
+
+def test_remeasured_omp_is_scikit_learns_on_normalised_columns():
+    effects, target, k = problem(4)
+    norms = np.linalg.norm(effects, axis=0)
+    reference = OrthogonalMatchingPursuit(n_nonzero_coefs=k, fit_intercept=False).fit(effects / norms, target)
+    selection = driver_omp_remeasured(additive(effects), effects, target, k)
+    assert sorted(selection.support) == np.flatnonzero(reference.coef_).tolist()
+
+
+def saturating(first, second, both):
+    """Two sites that do the same thing: patching the second beside the first adds almost nothing."""
+    calls = []
+
+    def joint(strengths: dict[int, float]) -> np.ndarray:
+        same = min(1.0, strengths.get(0, 0.0) + strengths.get(1, 0.0))
+        return same * np.array(first) + strengths.get(2, 0.0) * np.array(second) + len(strengths) * np.array(both)
+
+    def measure(support, strengths, wanted):
+        calls.append((support, tuple(wanted)))
+        base = dict(zip(support, strengths))
+        reached = joint(base)
+        columns = [joint(base | {site: base.get(site, 0.0) + 1.0}) - reached for site in wanted]
+        return reached, np.array(columns).T.reshape(len(reached), len(wanted))
+
+    return measure, calls
+
+
+def test_remeasured_omp_sees_that_sites_share_their_effect():
+    """Once site 1 is patched, site 0 does nothing more, however strong it is alone."""
+    measure, calls = saturating([1.0, 1.0, 0.0, 0.0], [0.0, 0.0, 0.5, 0.6], [0.0] * 4)
+    effects = measure((), (), [0, 1, 2])[1]
+    effects[:, 1] += [0.0, 0.0, 0.0, 0.5]  # alone, site 1 seems to help the fourth pair as well
+    calls.clear()
+    target = np.array([1.0, 1.0, 0.5, 0.6])
+    selection = driver_omp_remeasured(measure, effects, target, 2)
+    assert selection.support == (1, 2) and selection.stop_reason == "k"
+    assert calls == [((1,), (1, 0, 2)), ((1, 2), ())], "the last choice is measured, and no further column is"
+    assert selection.strengths == pytest.approx((1.0, 1.0), abs=0.2)
+
+
+def test_remeasured_omp_leaves_out_a_site_that_makes_it_worse():
+    def measure(support, strengths, wanted):
+        return np.full(3, 5.0), np.ones((3, len(wanted)))
+
+    selection = driver_omp_remeasured(measure, np.eye(3), np.ones(3), 2)
+    assert selection.support == () and selection.stop_reason == "gain" and selection.predicted == (0.0, 0.0, 0.0)
+
+
+def test_remeasured_omp_stops_where_nothing_more_is_seen():
+    effects = np.array([[1.0, 0.5], [1.0, -0.5]])
+
+    def measure(support, strengths, wanted):
+        return np.array([0.5, 0.25]), np.zeros((2, len(wanted)))
+
+    selection = driver_omp_remeasured(measure, effects, np.array([1.0, 0.9]), 2)
+    assert selection.support == (0,) and selection.stop_reason == "candidates"
+    with pytest.raises(ValueError, match=r"not finite for columns \[0\]"):
+        driver_omp_remeasured(lambda *_: (np.array([np.nan, 1.0]), np.zeros((2, 0))), effects, np.ones(2), 1)
+
+
+def test_top_k_is_by_signed_mean_effect():
+    effects = np.array([[3.0, 1.0, -9.0, 1.0], [1.0, 2.0, -9.0, 2.0]])
+    selection = top_k(effects, [1.0, 1.0], 3)
+    assert selection.support == (0, 1, 3), "ties go to the lower index, effects against the target come last"
+    joint = effects[:, [0, 1, 3]].sum(axis=1)
+    assert selection.strengths == pytest.approx([joint.sum() / (joint @ joint)] * 3)
+    mirrored = top_k(-effects, [-1.0, -1.0], 3)
+    assert mirrored.support == selection.support and mirrored.strengths == pytest.approx(selection.strengths)
+    best = [1 - np.linalg.norm(1 - joint * (joint.sum() / (joint @ joint))) ** 2 / 2]
+    assert selection.path[-1] == pytest.approx(best[0]) and len(selection.path) == 3
+
+
+def test_random_supports_are_of_their_generator():
+    effects, target, _ = problem(0)
+    first, second = (random_supports(effects, target, 4, 25, np.random.default_rng(1)) for _ in range(2))
+    assert first == second and len(first) == 25 and len({draw.support for draw in first}) > 20
+    for draw in first:
+        assert len(set(draw.support)) == 4
+        assert draw == chosen_sites(effects, target, draw.support)
+        assert set(draw.strengths) == {common_strength(effects[:, list(draw.support)], target)}
+    assert len({site for draw in first for site in draw.support}) > 25, "every site has its chance"
+
+
+def test_all_sites_share_one_bounded_strength():
+    effects, target, _ = problem(0)
+    everything = chosen_sites(effects, target, range(30))
+    assert everything.support == tuple(range(30)) and len(set(everything.strengths)) == 1
+    bounded = chosen_sites(effects * 1e-6, target, range(30), max_strength=4.0)
+    assert set(map(abs, bounded.strengths)) == {4.0}
+    cancelled = chosen_sites([[1.0, -1.0]], [1.0], [0, 1])
+    assert cancelled.strengths == (0.0, 0.0) and cancelled.predicted == (0.0,)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: chosen_sites([[1.0, 2.0]], [1.0], [0, 0]), r"support must hold indices in 0..1, each once, got \[0, 0\]"),
+        (lambda: chosen_sites([[1.0, 2.0]], [1.0], [2]), "support must hold indices in 0..1"),
+        (lambda: chosen_sites([[1.0, 2.0]], [1.0], []), "k must be a positive integer, got 0"),
+        (lambda: chosen_sites([[1.0]], [0.0], [0]), "target is all zero"),
+        (lambda: chosen_sites([[1.0]], [1.0], [0], max_strength=-1), "max_strength must be positive, got -1"),
+        (lambda: top_k([[1.0]], [1.0], 2), "k is 2, but there are only 1"),
+        (lambda: random_supports([[1.0]], [1.0], 1, 0, np.random.default_rng(0)), "draws must be at least 1, got 0"),
+        (lambda: driver_omp_remeasured(additive(np.eye(2)), np.eye(2), [0.0, 0.0], 1), "target is all zero"),
+        (lambda: driver_omp_remeasured(additive(np.eye(2)), np.eye(2), [1.0, 0.0], 3), "k is 3"),
+        (lambda: driver_omp_remeasured(additive(np.eye(2)), np.eye(2), [1.0, 0.0], 1, 2.0), "min_effect must be in 0..1"),
+    ],
+)
+def test_controls_refuse_bad_arguments(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
