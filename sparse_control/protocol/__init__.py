@@ -10,6 +10,7 @@ _HOMES = {
     "Selection": "sparse_control.protocol.selectors",
     "coverage_driver": "sparse_control.protocol.selectors",
     "driver_omp": "sparse_control.protocol.selectors",
+    "generate": "sparse_control.protocol.generation",
     "measure": "sparse_control.protocol.measurement",
     "patched": "sparse_control.protocol.intervention",
 }

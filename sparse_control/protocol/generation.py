@@ -1,0 +1,234 @@
+"""Generation under an intervention, with the prompt phase and the generation phase told apart.
+
+A token's activation steers the logits at its own position, so a patch of the last prompt token already steers the first
+generated token. In the prompt phase a site's position is one of the prompt's; in the generation phase its place is that
+of each new token, when that token is read to produce the next one. Every dose starts from an empty cache: keys and
+values that were computed under one dose never serve another.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sparse_control.arguments import whole_number
+from sparse_control.errors import InputError
+from sparse_control.models import LanguageModel
+from sparse_control.models.decode import as_prompt
+from sparse_control.models.sites import Site, add_at_sites
+from sparse_control.protocol.intervention import Intervention, finite_number, pair_contrasts
+from sparse_control.protocol.panels.pair import Pair
+from sparse_control.seeds import stream
+
+Phases = Literal["prompt", "generation", "both"]
+PHASES: tuple[str, ...] = get_args(Phases)
+
+
+@dataclass(frozen=True)
+class Generation:
+    """What the model goes on with at one dose.
+
+    Attributes:
+        dose: gamma; 0 is the unpatched model.
+        token_ids: the new tokens, the one that ended the text included.
+        text: their text without special tokens; None where the model has no tokenizer.
+        log_probabilities: of each new token under the patched model, in nats.
+        stop_reason: `end` (a stop token came) or `length` (all tokens asked for).
+    """
+
+    dose: float
+    token_ids: tuple[int, ...]
+    text: str | None
+    log_probabilities: tuple[float, ...]
+    stop_reason: Literal["end", "length"]
+
+
+@torch.no_grad()
+def generate(
+    lm: LanguageModel,
+    intervention: Intervention,
+    prompt: str | Sequence[int] | Tensor,
+    doses: Sequence[float],
+    *,
+    phases: Phases = "both",
+    max_tokens: int = 40,
+    temperature: float = 0.0,
+    seed: int = 0,
+    stop_ids: Collection[int] | None = None,
+    pair: Pair | None = None,
+    together: bool = False,
+) -> tuple[Generation, ...]:
+    """Continue a prompt once per dose; the doses do not influence each other.
+
+    Args:
+        lm: the model; its weights, configuration and mode stay as they are.
+        intervention: support, strengths and directions.
+        prompt: a text, tokenised with the model's BOS policy, or its token ids (T,), T >= 2.
+        doses: gamma, one generation each; at 0 there is no hook.
+        phases: where the intervention acts: `prompt`, at the sites' positions in the prompt; `generation`, at the
+            position of every new token that is read, whatever the sites' positions; or `both`.
+        max_tokens: most new tokens.
+        temperature: 0 takes the likeliest token (greedy); above 0 one is drawn.
+        seed: of the draws; each dose uses the same random numbers, so that doses differ by the dose alone.
+        stop_ids: tokens that end a text; None: those of the model's generation configuration.
+        pair: whose contrast rule P uses, for an intervention without directions; its source is the prompt.
+        together: one batch of all doses, each a row with keys and values of its own; faster, and equal to the doses
+            one by one to rounding, not bit for bit.
+
+    Returns:
+        one `Generation` per dose, in order.
+
+    Raises:
+        ValueError: names the argument: no dose, a number that is not finite, a site outside the model or the prompt,
+            two sites that are one place in the generation phase, rule P without its pair or beyond the prompt, more
+            tokens than the model has positions for.
+        InputError: the patched logits are not finite.
+    """
+    ids = as_prompt(lm, lm.encode(prompt) if isinstance(prompt, str) else prompt, "prompt")
+    doses = [finite_number(f"doses[{index}]", dose) for index, dose in enumerate(doses)]
+    if not doses:
+        raise ValueError("doses: none given")
+    if phases not in PHASES:
+        raise ValueError(f"phases must be one of {', '.join(PHASES)}, got {phases!r}")
+    max_tokens = whole_number("max_tokens", max_tokens, 1)
+    temperature = finite_number("temperature", temperature)
+    if temperature < 0:
+        raise ValueError(f"temperature must not be negative, got {temperature!r}")
+    whole_number("seed", seed, 0)
+    _check_room(lm, len(ids), max_tokens)
+    _check_places(lm, intervention, phases, len(ids))
+    contrasts = _contrasts(lm, intervention, phases, ids, pair)
+    stop = _stop_ids(lm) if stop_ids is None else frozenset(stop_ids)
+
+    rows = [doses] if together else [[dose] for dose in doses]
+    generations = []
+    for group in rows:
+        added = {site: value[0] for site, value in intervention.additions(group, contrasts, 1).items()}  # (R, width)
+        live = added if any(group) else {}
+        draws = [stream(seed, "generation", "none", "sampling") for _ in group]
+        generations += _continued(
+            lm,
+            ids,
+            group,
+            in_prompt=live if phases != "generation" else {},
+            in_generation={replace(site, position=-1): value for site, value in live.items()}
+            if phases != "prompt"
+            else {},
+            max_tokens=max_tokens,
+            temperature=temperature,
+            draws=draws,
+            stop=stop,
+        )
+    return tuple(generations)
+
+
+def _continued(
+    lm: LanguageModel,
+    ids: Tensor,
+    doses: Sequence[float],
+    *,
+    in_prompt: Mapping[Site, Tensor],
+    in_generation: Mapping[Site, Tensor],
+    max_tokens: int,
+    temperature: float,
+    draws: Sequence[np.random.Generator],
+    stop: frozenset[int],
+) -> list[Generation]:
+    """R doses as R rows of one batch, from the first forward on with a cache that lives in this call alone."""
+    tokens = ids.expand(len(doses), -1)  # (R, T), then (R, 1)
+    cache = None
+    chosen: list[list[int]] = [[] for _ in doses]
+    log_probabilities: list[list[float]] = [[] for _ in doses]
+    ended = [False] * len(doses)
+    for step in range(max_tokens):
+        additions = in_prompt if step == 0 else in_generation
+        length = tokens.shape[1]
+        with add_at_sites(lm, additions, length=length) if additions else nullcontext():
+            output = lm.model(input_ids=tokens, cache=cache, use_cache=True, logits_to_keep=1)
+        cache = output.cache
+        following = []
+        for row, logits in enumerate(output.logits[:, -1].double().cpu().numpy()):
+            if not np.isfinite(logits).all():
+                raise InputError(f"dose {doses[row]:g}: the logits of new token {step} are not finite; use a smaller dose")
+            token, log_probability = _chosen(logits, temperature, draws[row])
+            following.append(token)
+            if not ended[row]:
+                chosen[row].append(token)
+                log_probabilities[row].append(log_probability)
+                ended[row] = token in stop
+        if all(ended):
+            break
+        tokens = torch.tensor(following, device=ids.device)[:, None]
+    return [
+        Generation(dose, tuple(new), _text(lm, new), tuple(values), "end" if end else "length")
+        for dose, new, values, end in zip(doses, chosen, log_probabilities, ended, strict=True)
+    ]
+
+
+def _chosen(logits: np.ndarray, temperature: float, draws: np.random.Generator) -> tuple[int, float]:
+    """The next token and its log-probability at temperature 1, from float64 logits (V,)."""
+    shifted = logits - logits.max()
+    log_probabilities = shifted - np.log(np.exp(shifted).sum())
+    if temperature == 0:
+        token = int(logits.argmax())
+    else:
+        cumulated = np.exp(shifted / temperature).cumsum()
+        token = int(np.searchsorted(cumulated, draws.random() * cumulated[-1], side="right"))
+    return token, float(log_probabilities[token])
+
+
+def _check_room(lm: LanguageModel, length: int, max_tokens: int) -> None:
+    room = getattr(lm.model.config.get_text_config(), "max_position_embeddings", None)
+    if room is not None and length + max_tokens > room:
+        raise ValueError(
+            f"max_tokens: a prompt of {length} tokens and {max_tokens} new ones are more than the {room} positions "
+            f"of {lm.name}"
+        )
+
+
+def _check_places(lm: LanguageModel, intervention: Intervention, phases: str, length: int) -> None:
+    intervention.check(lm)
+    if phases != "generation":
+        for site in intervention.support:
+            if not -length <= site.position < length:
+                raise ValueError(f"site {site.name}: position {site.position} is outside a prompt of {length} tokens")
+    if phases != "prompt":
+        places: dict[Site, Site] = {}
+        for site in intervention.support:
+            other = places.setdefault(replace(site, position=-1), site)
+            if other is not site:
+                raise ValueError(
+                    f"support: {other.name} and {site.name} are one place in the generation phase; "
+                    "give one of them, or phases='prompt'"
+                )
+
+
+def _contrasts(
+    lm: LanguageModel, intervention: Intervention, phases: str, ids: Tensor, pair: Pair | None
+) -> dict[Site, Tensor]:
+    if intervention.directions is not None or not intervention.support:
+        return {}
+    if phases != "prompt":
+        raise ValueError(
+            "intervention: rule P has no contrast at tokens that are yet to come; give directions, or phases='prompt'"
+        )
+    if pair is None:
+        raise ValueError("pair is missing: without directions of its own an intervention uses the pair's contrast")
+    if tuple(ids.tolist()) != tuple(pair.source_ids):
+        raise ValueError(f"pair: the prompt is not the source of pair {pair.id}")
+    return pair_contrasts(lm, pair, intervention.support)
+
+
+def _stop_ids(lm: LanguageModel) -> frozenset[int]:
+    configured: Any = getattr(lm.model.generation_config, "eos_token_id", None)
+    if configured is None:
+        return frozenset()
+    return frozenset(configured if isinstance(configured, (list, tuple)) else [configured])
+
+
+def _text(lm: LanguageModel, token_ids: Sequence[int]) -> str | None:
+    return None if lm.tokenizer is None else lm.tokenizer.decode(token_ids, skip_special_tokens=True)
