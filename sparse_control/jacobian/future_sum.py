@@ -1,0 +1,125 @@
+"""Exact Jacobians in the position convention of published Jacobian lenses, `future_sum`; never the official one.
+
+With V the positions skip_first..T-2 of a prompt of T tokens,
+
+    J^l = (1/|V|) sum_{t in V} d/dh_t^l sum_{t' in V} h^L_{t'}
+
+The official convention (`exact_jacobian`) is the last position alone, `d h^L_T / d h^l_T`.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from sparse_control.arguments import whole_number
+from sparse_control.errors import InputError
+from sparse_control.jacobian.guard import check_exact_mode
+from sparse_control.models.decode import as_prompt
+from sparse_control.models.language_model import LanguageModel
+from sparse_control.models.stream import first_input_as_leaf, full_stream
+
+SKIP_FIRST = 16  # early positions hold attention sinks; published lenses leave out as many
+CHUNK = 64  # cotangents pulled back together
+
+
+@contextmanager
+def _eager_attention(lm: LanguageModel) -> Iterator[None]:
+    """Attention as plain matrix products, which batched cotangents need; the model's own is put back on any exit."""
+    before = lm.model.config._attn_implementation
+    lm.model.set_attn_implementation("eager")
+    try:
+        yield
+    finally:
+        lm.model.set_attn_implementation(before)
+
+
+def future_sum_jacobian(
+    lm: LanguageModel,
+    input_ids: Sequence[int] | Tensor,
+    layers: Sequence[int] | None = None,
+    *,
+    skip_first: int = SKIP_FIRST,
+    chunk: int = CHUNK,
+) -> Tensor:
+    """`(1/|V|) sum_{t in V} d/dh_t^l sum_{t' in V} h^L_{t'}` of one prompt, V = skip_first..T-2.
+
+    Layers count as in `exact_jacobian`: h^l enters block l. All of them come from one sweep; its cost is that of d
+    vector-Jacobian products over the whole prompt.
+
+    Args:
+        lm: a model in evaluation mode.
+        input_ids: (T,), T >= skip_first + 2.
+        layers: source layers in 0..L-1; None: all of them.
+        skip_first: first position that counts, as source and as target.
+        chunk: cotangents pulled back together; trades memory for speed and changes no value.
+
+    Returns:
+        (number of layers, d, d) in the model's dtype; `J[i] @ v` pushes v at layers[i] to the final residual stream.
+
+    Raises:
+        ValueError: bad arguments, a prompt without positions in V, or a Jacobian that is not finite (names the layer).
+        UnsupportedModel: training mode, inference mode, offloaded or quantised parameters.
+    """
+    check_exact_mode(lm)
+    layers = range(lm.n_layers) if layers is None else layers
+    layers = [whole_number(f"layers[{index}]", layer, 0, lm.n_layers - 1) for index, layer in enumerate(layers)]
+    if not layers:
+        raise ValueError("layers must name at least one source layer, got none")
+    skip_first, chunk = whole_number("skip_first", skip_first, 0), whole_number("chunk", chunk, 1)
+    ids = as_prompt(lm, input_ids, "input_ids")
+    if len(ids) < skip_first + 2:
+        raise ValueError(f"input_ids must hold at least skip_first + 2 = {skip_first + 2} tokens, got {len(ids)}")
+    with torch.enable_grad(), _eager_attention(lm), first_input_as_leaf(lm):
+        stream = full_stream(lm, ids[None, :-1])  # nothing at positions of V depends on the last token
+    final, sources = stream[-1], [stream[layer] for layer in layers]
+    jacobians = final.new_empty(len(layers), lm.width, lm.width)
+    for start in range(0, lm.width, chunk):
+        rows = torch.arange(start, min(start + chunk, lm.width), device=final.device)
+        cotangents = final.new_zeros(len(rows), *final.shape)  # (c, 1, T-1, d)
+        cotangents[torch.arange(len(rows)), :, skip_first:, rows] = 1.0
+        pulled = torch.autograd.grad(final, sources, cotangents, retain_graph=True, is_grads_batched=True)
+        for index, gradient in enumerate(pulled):
+            jacobians[index, start : start + len(rows)] = gradient[:, 0, skip_first:].mean(1)
+    for layer, jacobian in zip(layers, jacobians):
+        if not torch.isfinite(jacobian).all():
+            raise ValueError(f"the Jacobian of layer {layer} is not finite; use a wider dtype")
+    return jacobians
+
+
+def corpus_future_sum(
+    lm: LanguageModel,
+    corpus_ids: Sequence[Sequence[int] | Tensor],
+    layers: Sequence[int],
+    *,
+    skip_first: int = SKIP_FIRST,
+    chunk: int = CHUNK,
+    progress: Callable[[], None] = lambda: None,
+) -> Tensor:
+    """The mean of `future_sum_jacobian` over prompts: each in the model's dtype, summed in float64.
+
+    Args:
+        corpus_ids: n >= 1 prompts.
+        layers, skip_first, chunk: as in `future_sum_jacobian`.
+        progress: called after every prompt.
+
+    Returns:
+        (number of layers, d, d) float64.
+
+    Raises:
+        ValueError: no prompts.
+        InputError: a prompt that is too short, or whose Jacobian is not finite (names the prompt).
+    """
+    if not len(corpus_ids):
+        raise ValueError("corpus_ids must hold at least one prompt")
+    total = torch.zeros(len(layers), lm.width, lm.width, dtype=torch.float64)
+    for index, ids in enumerate(corpus_ids):
+        try:
+            total += future_sum_jacobian(lm, ids, layers, skip_first=skip_first, chunk=chunk).cpu()
+        except InputError:
+            raise
+        except ValueError as error:
+            raise InputError(f"corpus prompt {index}: {error}") from error
+        progress()
+    return total / len(corpus_ids)
