@@ -116,11 +116,23 @@ def read_lens(path: Path) -> Lens:
     return Lens(matrices=matrices, width=width, n_prompts=n_prompts, metadata=metadata, dtype=", ".join(dtypes))
 
 
+def check_place(path: Path) -> None:
+    """Refuse a path no lens is written to, before the work of fitting one.
+
+    Raises:
+        InputError: the path is a folder, or lies below a `jacobian_iss` folder, which holds official results alone.
+    """
+    if "jacobian_iss" in Path(path).resolve().parts:
+        raise InputError(f"{path}: jacobian_iss/ holds official results alone; write lenses elsewhere")
+    if Path(path).is_dir():
+        raise InputError(f"{path}: is a folder; name a file in it, such as lens.pt")
+
+
 def write_lens(path: Path, matrices: Mapping[int, Tensor], *, n_prompts: int, metadata: Mapping[str, Any]) -> Path:
     """Write a lens file, float32, all of it or nothing; readers of the four keys need not know of the others.
 
     Args:
-        path: anywhere but below a `jacobian_iss` folder, which holds official results alone.
+        path: anywhere but below a `jacobian_iss` folder.
         matrices: layer -> (d, d); layer l is the output of block l, h^(l+1).
         n_prompts: prompts in the average.
         metadata: plain values; at least `RECORDED`. Kind, position, numbering and dtype are added.
@@ -130,8 +142,7 @@ def write_lens(path: Path, matrices: Mapping[int, Tensor], *, n_prompts: int, me
         InputError: the path lies in a `jacobian_iss` folder, or cannot be written.
     """
     path = Path(path)
-    if "jacobian_iss" in path.resolve().parts:
-        raise InputError(f"{path}: jacobian_iss/ holds official results alone; write lenses elsewhere")
+    check_place(path)
     missing = [key for key in RECORDED if key not in metadata]
     if missing:
         raise ValueError(f"metadata lacks {', '.join(missing)}")

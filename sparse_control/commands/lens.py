@@ -1,0 +1,157 @@
+"""`lens`: published Jacobian-lens files, written, shown, and scored beside Raw-ISS. Never official ISS."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from sparse_control.commands.options import log, model_option, preset_option
+from sparse_control.errors import InputError
+from sparse_control.project import project_folder
+
+
+class Layers(click.ParamType):
+    """Layers as `6,15,24`."""
+
+    name = "layers"
+
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> tuple[int, ...]:
+        parts = [part.strip() for part in str(value).split(",")]
+        if not all(part.isascii() and part.isdigit() and len(part) < 6 for part in parts):
+            self.fail(f"{value!r} is not a list of layers; write them like 6,15,24", parameter, context)
+        layers = tuple(int(part) for part in parts)
+        if len(set(layers)) < len(layers):
+            self.fail(f"{value!r} names a layer twice", parameter, context)
+        return layers
+
+
+_file_argument = click.argument("file", type=click.Path(path_type=Path))
+_json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object instead of lines.")
+
+
+@click.group()
+def lens() -> None:
+    """Jacobian lenses in their published file form: write, show, score. Not official ISS.
+
+    Layers count as in those files: layer l is the output of block l, the state h^(l+1).
+    """
+
+
+@lens.command("write")
+@preset_option
+@model_option
+@click.option("--prompts", type=click.IntRange(min=1), required=True, metavar="N", help="First N corpus windows.")
+@click.option("--layers", type=Layers(), required=True, help="Layers to fit, such as 6,15,24.")
+@click.option("--skip-first", type=click.IntRange(min=0), default=16, show_default=True, help="First position that counts.")
+@click.option("--out", type=click.Path(path_type=Path), required=True, metavar="FILE", help="The lens file.")
+def lens_write(preset: str, model: str | None, prompts: int, layers: tuple[int, ...], skip_first: int, out: Path) -> None:
+    """Fit a lens with exact Jacobians and write it to FILE."""
+    from sparse_control.jacobian.lens import check_place
+    from sparse_control.settings import load_settings
+
+    settings = load_settings(project_folder() / "params.yaml", preset, model)
+    check_place(out)
+    import torch
+    from tqdm import tqdm
+
+    from sparse_control.corpus import build, load_corpus
+    from sparse_control.models import load_model
+    from sparse_control.stages.lens_iss import fit_lens
+
+    torch.set_num_threads(settings.threads)
+    lm = load_model(settings.model, dtype=settings.dtype)
+    windows = load_corpus(build(settings, lm, progress=log))
+    if prompts > len(windows):
+        raise InputError(f"--prompts: {prompts} asked for, the corpus has {len(windows)} windows")
+    numbers = len(layers) * lm.width**2
+    log(
+        f"lens: {lm.width} products through {windows.input_ids.shape[1]} tokens for each of {prompts} prompts; "
+        f"about {(20 * numbers) / 1e6:.0f} MB of memory beside the model, {4 * numbers / 1e6:.0f} MB on disk"
+    )
+    with tqdm(total=prompts, desc="lens", unit="prompt", mininterval=1.0) as bar:
+        click.echo(fit_lens(lm, windows.first(prompts), layers, out, skip_first=skip_first, progress=bar.update))
+
+
+@lens.command("show")
+@_file_argument
+@_json_option
+def lens_show(file: Path, as_json: bool) -> None:
+    """Print what FILE says of itself; no model is loaded."""
+    from sparse_control.artifact.records import printable
+    from sparse_control.files import sha256_file
+    from sparse_control.jacobian.lens import read_lens
+
+    read = read_lens(file)
+    facts = {
+        "file": file.name, "sha256": sha256_file(file), "d_model": read.width, "n_prompts": read.n_prompts,
+        "source_layers": list(read.layers), "stored_as": read.dtype, "position": read.position,
+    }  # fmt: skip
+    facts |= {key: value for key, value in read.metadata.items() if key not in facts}
+    if as_json:
+        click.echo(json.dumps(facts, indent=1, ensure_ascii=False, allow_nan=False))
+        return
+    for key, value in facts.items():
+        click.echo(printable(f"{key}: {value if isinstance(value, (str, int)) else json.dumps(value)}"))
+    if not read.metadata:
+        click.echo("target layer, model and corpus: not recorded in the file")
+
+
+@lens.command("score")
+@_file_argument
+@preset_option
+@model_option
+@click.option("--facts", type=click.Choice(["benchmark", "calibration"]), default="benchmark", show_default=True,
+              help="Set of facts that is scored.")  # fmt: skip
+@click.option("--layers", type=Layers(), default=None, help="Layers of the lens; all of them by default.")
+@_json_option
+def lens_score(
+    file: Path, preset: str, model: str | None, facts: str, layers: tuple[int, ...] | None, as_json: bool
+) -> None:
+    """ISS with the lens in FILE as the transport, beside Raw-ISS of the same states."""
+    from sparse_control.artifact.records import printable
+    from sparse_control.files import sha256_file
+    from sparse_control.jacobian.lens import read_lens
+    from sparse_control.settings import load_settings
+
+    settings = load_settings(project_folder() / "params.yaml", preset, model)
+    read = read_lens(file)
+    import torch
+
+    from sparse_control.models import load_model
+    from sparse_control.stages.lens_iss import lens_iss
+
+    torch.set_num_threads(settings.threads)
+    lm = load_model(settings.model, dtype=settings.dtype)
+    fitted_on = read.metadata.get("weights_sha256")
+    if fitted_on is not None and fitted_on != lm.provenance["weights_sha256"]:
+        log(printable(f"warning: the lens was fitted on other weights ({fitted_on}) than those of {lm.name}"))
+    result = lens_iss(lm, read, settings, facts=facts, layers=layers)
+    if as_json:
+        result |= {"lens_sha256": sha256_file(file), "preset": preset, "provenance": lm.provenance}
+        click.echo(json.dumps(result, indent=1, ensure_ascii=False, allow_nan=False))
+        return
+    click.echo(f"{result['metric']}: {result['model']}, lens of {result['n_prompts']} prompts, "
+               f"{result['n_facts']} {facts} facts, preset {preset}")  # fmt: skip
+    rows = [("layer", "state", "Lens-ISS", "Raw-ISS", "Raw-ISS at the lens' lam_rel", "lam_rel", "raw lam_rel")]
+    for row in result["per_layer"]:
+        rows.append(
+            (str(row["layer"]), row["state"], *_columns(row), f"{row['lam_rel_lens']:.4f}", f"{row['lam_rel_raw']:.4f}")
+        )
+    _print_table([*rows, ("mean", "", *_columns(result), "", "")])
+    sweep = [("lam_rel", "Lens-ISS", "Raw-ISS")]
+    _print_table(sweep + [(f"{row['lam_rel']:g}", _cell(row["lens_iss"]), _cell(row["raw_iss"])) for row in result["sweep"]])
+
+
+def _columns(row: dict[str, Any]) -> tuple[str, ...]:
+    return tuple(_cell(row[name]) for name in ("lens_iss", "raw_iss", "raw_iss_matched_lam"))
+
+
+def _cell(value: float | None) -> str:
+    return "undefined" if value is None else f"{value:.4f}"
+
+
+def _print_table(rows: list[tuple[str, ...]]) -> None:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for row in rows:
+        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip())
