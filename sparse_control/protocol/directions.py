@@ -1,7 +1,11 @@
-"""The two direction rules: P, each evaluation pair's own contrast; F, the mean contrast of the fitting split."""
+"""The two direction rules: P, each evaluation pair's own contrast; F, the mean contrast of the fitting split.
+
+And their control: random directions of the same norms.
+"""
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,3 +21,15 @@ def contrasts(source: Prompts, target: Prompts) -> dict[Site, Tensor]:
 def mean_contrast(contrasts: Mapping[Site, Tensor], sites: Sequence[Site]) -> tuple[Tensor, ...]:
     """Rule F: the mean over pairs in float64, (site width,) per site; the sign is fixed by target - source."""
     return tuple(contrasts[site].to(torch.float64).mean(dim=0) for site in sites)
+
+
+def random_of_equal_norm(vectors: Tensor, generator: np.random.Generator) -> Tensor:
+    """Directions drawn uniformly, each with the norm of the vector in whose place it stands; shape, type and device stay.
+
+    Args:
+        vectors: (..., width).
+        generator: draws them, in float64.
+    """
+    drawn = torch.from_numpy(generator.standard_normal(tuple(vectors.shape)))
+    norms = vectors.double().norm(dim=-1, keepdim=True).cpu()
+    return (drawn / drawn.norm(dim=-1, keepdim=True) * norms).to(vectors)

@@ -29,19 +29,42 @@ class Effects:
     check_pearson: float | None
 
 
-def measured_effects(split: Split, sites: Sequence[Site]) -> np.ndarray:
-    """(N, S): true change of y when site s of pair i is patched with the pair's own contrast at strength 1."""
+def measured_effects(
+    split: Split, sites: Sequence[Site], support: Sequence[Site] = (), strengths: Sequence[float] = ()
+) -> np.ndarray:
+    """(N, S): true change of y when site s of pair i is patched with the pair's own contrast at strength 1.
+
+    Args:
+        split: the pairs.
+        sites: S sites, each once.
+        support, strengths: patched in every forward; the change is that beside them, and a site of the support gets
+            one unit more. None: the change is from the unpatched model.
+    """
+    base = split.y_source if not support else joint_readouts(split, support, strengths)
     per_forward = max(1, MAXIMUM_ROWS // len(split))
     columns = []
     for start in range(0, len(sites), per_forward):
         chunk = sites[start : start + per_forward]
         additions = {}
-        for row, site in enumerate(chunk):
+        for site in dict.fromkeys([*support, *chunk]):
             contrast = split.contrasts[site]  # (N, width)
-            additions[site] = torch.zeros(len(split), len(chunk), contrast.shape[1], device=contrast.device)
-            additions[site][:, row] = contrast.to(additions[site])
-        columns.append(margins(split.source.patched_logits(additions), split.pairs) - split.y_source[:, None])
-    return np.concatenate(columns, axis=1)
+            shape = len(split), len(chunk), contrast.shape[1]
+            additions[site] = torch.zeros(shape, dtype=torch.float64, device=contrast.device)
+        for site, strength in zip(support, strengths, strict=True):
+            additions[site] += strength * split.contrasts[site].double()[:, None]
+        for row, site in enumerate(chunk):
+            additions[site][:, row] += split.contrasts[site].double()
+        columns.append(margins(split.source.patched_logits(additions), split.pairs) - base[:, None])
+    return np.concatenate(columns, axis=1) if columns else np.zeros((len(split), 0))
+
+
+def joint_readouts(split: Split, support: Sequence[Site], strengths: Sequence[float]) -> np.ndarray:
+    """(N,): y under a joint patch with each pair's own contrasts."""
+    additions = {
+        site: strength * split.contrasts[site].double()[:, None]
+        for site, strength in zip(support, strengths, strict=True)
+    }
+    return margins(split.source.patched_logits(additions), split.pairs)[:, 0]
 
 
 def first_order_effects(split: Split, sites: Sequence[Site]) -> np.ndarray:

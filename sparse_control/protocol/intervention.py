@@ -1,7 +1,7 @@
 """An intervention and the context manager that applies it (source document, "What every axis needs")."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -27,6 +27,28 @@ def finite_number(name: str, value: Any) -> float:
     if isinstance(value, bool) or not math.isfinite(number):
         raise ValueError(f"{name} must be a finite number, got {value!r}")
     return number
+
+
+def check_places(sites: Iterable[Site], lengths: Iterable[int]) -> None:
+    """Refuse two names of one place, such as positions -1 and 8 in a prompt of nine tokens: it would count twice.
+
+    Args:
+        sites: distinct sites.
+        lengths: of the prompts, in tokens.
+
+    Raises:
+        ValueError: names both sites, or a site outside a prompt.
+    """
+    for length in sorted(set(lengths)):
+        named: dict[Site, Site] = {}
+        for site in sites:
+            if not -length <= site.position < length:
+                raise ValueError(f"site {site.name}: position {site.position} is outside a prompt of {length} tokens")
+            first = named.setdefault(replace(site, position=site.position % length), site)
+            if first != site:
+                raise ValueError(
+                    f"sites {first.name} and {site.name} are one place in a prompt of {length} tokens; name it once"
+                )
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,6 +169,8 @@ def patched(
     dose = finite_number("dose", dose) * (-1.0 if reverse else 1.0)
     intervention.check(lm)
     contrasts: dict[Site, Tensor] = {}
+    if pair is not None:
+        check_places(intervention.support, [len(pair.source_ids)])
     if intervention.directions is None:
         if pair is None:
             raise ValueError("pair is missing: without directions of its own an intervention uses the pair's contrast")
@@ -180,6 +204,8 @@ def _adding_to_prompts(lm: LanguageModel, additions: Mapping[Site, Tensor]) -> I
                 raise ValueError("attention_mask hides tokens: patches need unpadded prompts; run equal lengths together")
             cache = kwargs.get("cache", kwargs.get("past_key_values"))
             start = 0 if cache is None else cache.get_seq_length()
+            if start == 0:
+                check_places(additions, [tokens.shape[1]])
             here = _within(additions, start, tokens.shape[1])
             if here:
                 running.enter_context(add_at_sites(lm, here, length=tokens.shape[1]))

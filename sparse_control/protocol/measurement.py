@@ -10,8 +10,9 @@ from torch import Tensor
 
 from sparse_control.metrics.preservation import kl_divergence
 from sparse_control.models import LanguageModel
+from sparse_control.models.sites import Site
 from sparse_control.protocol.feedback import Trajectory, track_all
-from sparse_control.protocol.intervention import Intervention, finite_number
+from sparse_control.protocol.intervention import Intervention, check_places, finite_number
 from sparse_control.protocol.panels.offtarget import OffTargetPrompt
 from sparse_control.protocol.panels.pair import Pair
 from sparse_control.protocol.prompts import Prompts, read_prompts
@@ -48,11 +49,20 @@ class OffTargetPanel:
 
     @classmethod
     def read(
-        cls, lm: LanguageModel, prompts: Sequence[OffTargetPrompt], reader: Reader = read_prompts
+        cls,
+        lm: LanguageModel,
+        prompts: Sequence[OffTargetPrompt],
+        sites: Sequence[Site] = (),
+        reader: Reader = read_prompts,
     ) -> "OffTargetPanel":
-        """Tokenise and run the prompts."""
+        """Tokenise and run the prompts; `sites` are those that will be patched.
+
+        Raises:
+            ValueError: a site outside the model or a prompt, two names of one place.
+        """
         ids = [lm.encode(prompt.text).tolist() for prompt in prompts]
-        return cls(tuple(prompt.id for prompt in prompts), reader(lm, ids, ()))
+        check_places(sites, map(len, ids))
+        return cls(tuple(prompt.id for prompt in prompts), reader(lm, ids, sites))
 
 
 def dose_readouts(
@@ -155,12 +165,12 @@ def measure(
     feedback: FeedbackPlan | None = None,
     off_target: Sequence[OffTargetPrompt] | OffTargetPanel | None = None,
     refit_strengths: Sequence[float] | None = None,
-    reader: Reader | None = None,
+    reader: Reader = read_prompts,
 ) -> dict[str, Any]:
     """Measure the six axes of one intervention and one seed (source document, 01-06).
 
-    Where all sites are at the last position, keys and values of the earlier tokens are computed once per prompt, and
-    doses, feedback targets and prompts share batches; otherwise every patch is a full forward.
+    Doses, feedback targets and prompts share batches, and what lies before the earliest patched position is computed
+    once per prompt.
 
     Args:
         lm: the model.
@@ -171,33 +181,29 @@ def measure(
         feedback: plan of axis 4; None leaves it out.
         off_target: prompts of axis 5; None leaves it out.
         refit_strengths: strengths refitted on `reuse`; None: those of the intervention.
-        reader: how prompts are run; None: chosen by the sites.
+        reader: how prompts are run.
 
     Returns:
         `norms`, `evaluate`, `reversal`, `feedback`, `preservation`, `reuse` as in a measurement record; the parts
         left out are None. All numbers are finite Python floats.
 
     Raises:
-        ValueError: no pairs, doses without 0 and 1 or not finite, a site outside the model or a prompt, a direction
-            of the wrong width.
+        ValueError: no pairs, doses without 0 and 1 or not finite, a site outside the model or a prompt, two names of
+            one place, a direction of the wrong width, or rule P with sites that no pair has a contrast at.
         InputError: a readout is not finite.
     """
     intervention.check(lm)
     doses = [finite_number(f"doses[{i}]", dose) for i, dose in enumerate(doses)]
     if 0.0 not in doses or 1.0 not in doses:
         raise ValueError(f"doses must hold 0 and 1, got {doses}")
-    if reader is None:
-        reader = read_prompts if intervention.at_last_position else Prompts
-
     def split(pairs: Sequence[Pair] | Split) -> Split:
         return pairs if isinstance(pairs, Split) else Split.read(lm, pairs, intervention.support, reader)
 
     evaluated = split(evaluate)
     contrasts = {site: evaluated.contrasts[site] for site in intervention.support}
-    if intervention.directions is None:
-        for site, contrast in contrasts.items():
-            if not contrast.any():
-                raise ValueError(f"site {site.name}: the prompts of every pair agree up to there, so P has no direction")
+    if intervention.directions is None and contrasts and not any(value.any() for value in contrasts.values()):
+        names = ", ".join(site.name for site in contrasts)
+        raise ValueError(f"support {names}: the prompts of every pair agree up to there, so P has no direction")
     patched = dose_readouts(
         evaluated.source, evaluated.pairs, intervention, doses, contrasts, evaluated.y_source
     )  # (N, G)
@@ -205,7 +211,7 @@ def measure(
         evaluated.target, evaluated.pairs, intervention, [-1.0], contrasts, evaluated.y_target
     )
     if off_target is not None and not isinstance(off_target, OffTargetPanel):
-        off_target = OffTargetPanel.read(lm, off_target, reader)
+        off_target = OffTargetPanel.read(lm, off_target, intervention.support, reader)
     return {
         "norms": {
             "direction": [
@@ -220,6 +226,7 @@ def measure(
             "target": evaluated.y_target.tolist(),
             "doses": doses,
             "patched": patched.T.tolist(),
+            "wrong_way": wrong_way(evaluated, patched),
         },
         "reversal": {"reversed": reversed_[:, 0].tolist()},
         "feedback": None if feedback is None else _measured_feedback(evaluated, intervention, feedback),
@@ -232,6 +239,32 @@ def measure(
             {site: value.double().mean(dim=0) for site, value in contrasts.items()},
             intervention.strengths if refit_strengths is None else refit_strengths,
         ),
+    }
+
+
+def wrong_way(split: Split, patched: np.ndarray) -> list[float]:
+    """Share of pairs whose readout moves away from the target, at each dose.
+
+    Args:
+        split: N pairs.
+        patched: (N, R) readouts on the source inputs.
+    """
+    progress = (patched - split.y_source[:, None]) * split.gap[:, None]
+    return (progress < 0).mean(axis=0).tolist()
+
+
+def draw_readouts(split: Split, intervention: Intervention) -> dict[str, Any]:
+    """One draw of a random control, short: the readouts of reachability and reversal on the evaluation pairs."""
+    parts = ((split.source, split.y_source, 1.0), (split.target, split.y_target, -1.0))
+    patched, reversed_ = (
+        dose_readouts(prompts, split.pairs, intervention, [dose], split.contrasts, unpatched)[:, 0].tolist()
+        for prompts, unpatched, dose in parts
+    )
+    return {
+        "support": [site.name for site in intervention.support],
+        "strengths": list(intervention.strengths),
+        "patched": patched,
+        "reversed": reversed_,
     }
 
 

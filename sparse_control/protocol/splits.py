@@ -1,7 +1,7 @@
 """The pairs of one split with everything the unpatched model says about them."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -11,6 +11,7 @@ from sparse_control.errors import InputError
 from sparse_control.models import LanguageModel
 from sparse_control.models.sites import Site
 from sparse_control.protocol.directions import contrasts
+from sparse_control.protocol.intervention import check_places
 from sparse_control.protocol.panels.pair import Pair
 from sparse_control.protocol.prompts import Prompts, read_prompts
 
@@ -42,11 +43,12 @@ class Split:
         """Run source and target prompts unpatched.
 
         Raises:
-            ValueError: no pairs, a site outside the model or a prompt.
+            ValueError: no pairs, a site outside the model or a prompt, two names of one place.
             InputError: the model's logits are not finite.
         """
         if len(pairs) == 0:
             raise ValueError("pairs: none given; every pair was dropped, or the split is empty")
+        check_places(sites, [len(pair.source_ids) for pair in pairs])
         source = reader(lm, [pair.source_ids for pair in pairs], sites)
         target = reader(lm, [pair.target_ids for pair in pairs], sites)
         return cls(
@@ -69,6 +71,10 @@ class Split:
             y_target=self.y_target[list(indices)],
             contrasts={site: value[index] for site, value in self.contrasts.items()},
         )
+
+    def with_contrasts(self, changed: Mapping[Site, Tensor]) -> "Split":
+        """The same pairs with other directions (N, site width) at some sites."""
+        return replace(self, contrasts={**self.contrasts, **changed})
 
     @property
     def gap(self) -> np.ndarray:
