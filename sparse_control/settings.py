@@ -4,11 +4,10 @@ import difflib
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from sparse_control.errors import InputError
-from sparse_control.files import read_text
+from sparse_control.files import read_yaml
 
 Whole = Annotated[int, Field(ge=0, strict=True)]
 Count = Annotated[int, Field(ge=1, strict=True)]
@@ -17,8 +16,9 @@ NonNegative = Annotated[float, Field(ge=0)]
 Sizes = Annotated[list[Annotated[int, Field(ge=2, strict=True)]], Field(min_length=1)]
 Layers = Annotated[list[Whole], Field(min_length=1)]
 
-
 Null = Literal["none", "shuffled_tokens", "redrawn_weights"]
+
+MOST_TOLD = 8  # errors of one file that are told in full
 
 
 class Section(BaseModel):
@@ -261,17 +261,28 @@ def _known_keys(section: type[BaseModel], place: tuple[Any, ...]) -> list[str]:
 
 
 def _explain(path: Path, error: ValidationError) -> str:
+    """Every error in one line."""
     # a misspelt key is both unknown and missing; the unknown one says what to mend
-    first = min(error.errors(), key=lambda one: one["type"] != "extra_forbidden")
-    field = ".".join(str(part) for part in first["loc"])
-    if first["type"] == "extra_forbidden":
-        known = _known_keys(Settings, first["loc"][:-1])
-        near = difflib.get_close_matches(str(first["loc"][-1]), known, n=1)
-        mend = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(known)}"
-        return f"{path}: {field}: unknown key; {mend}"
-    if first["type"] == "missing":
-        return f"{path}: {field}: is missing; add it"
-    return f"{path}: {field}: {first['msg']}, got {first['input']!r}"
+    errors = sorted(error.errors(), key=lambda one: one["type"] != "extra_forbidden")
+    meant, told = set(), []
+    for one in errors:
+        place, field = one["loc"], ".".join(_short(str(part)) for part in one["loc"])
+        if one["type"] == "extra_forbidden":
+            known = _known_keys(Settings, place[:-1])
+            near = difflib.get_close_matches(str(place[-1]), known, n=1)
+            meant |= {(*place[:-1], key) for key in near}
+            mend = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(known)}"
+            told.append(f"{field}: unknown key; {mend}")
+        elif one["type"] != "missing":
+            told.append(f"{field}: {one['msg']}, got {_short(repr(one['input']))}")
+        elif place not in meant:
+            told.append(f"{field}: is missing; add it")
+    more = f"; and {len(told) - MOST_TOLD} more" if len(told) > MOST_TOLD else ""
+    return f"{path}: {'; '.join(told[:MOST_TOLD])}{more}"
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 80 else text[:77] + "..."
 
 
 def load_settings(path: Path, preset: str = "smoke", model: str | None = None) -> Settings:
@@ -285,18 +296,15 @@ def load_settings(path: Path, preset: str = "smoke", model: str | None = None) -
     Raises:
         InputError: one line that names the file, the field, the value and the mend.
     """
-    try:
-        content = yaml.safe_load(read_text(path))
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
-        raise InputError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
+    content = read_yaml(path)
     if not isinstance(content, dict):
         raise InputError(f"{path}: expected a mapping of settings, got {type(content).__name__}")
     presets = content.pop("presets", {})
     if not isinstance(presets, dict) or preset not in presets:
-        known = ", ".join(map(str, presets)) if isinstance(presets, dict) else "none"
+        known = _short(", ".join(map(str, presets))) if isinstance(presets, dict) else "none"
         raise InputError(f"{path}: presets: no preset {preset!r}; there are: {known}")
     if not isinstance(presets[preset], dict):
-        raise InputError(f"{path}: presets.{preset}: expected a mapping of settings, got {presets[preset]!r}")
+        raise InputError(f"{path}: presets.{preset}: expected a mapping of settings, got {_short(repr(presets[preset]))}")
     merged = _overlay(content, presets[preset]) | {"preset": preset}
     if model is not None:
         merged["model"] = model

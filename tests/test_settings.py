@@ -102,3 +102,14 @@ def test_ranks_and_layers_that_do_not_fit_the_model():
         settings.check_width(512, 30)
     with pytest.raises(InputError, match="iss.layers: 24 is not a source layer .* use 0..23"):
         settings.check_width(576, 24)
+
+
+def test_all_mistakes_are_told_together(tmp_path):
+    file = edited(tmp_path, threads="two", estimator__ranks=None, estimator__rank=[1], validation__activations=0)
+    with pytest.raises(InputError) as error:
+        load_settings(file)
+    told = str(error.value).removeprefix(f"{file}: ").split("; ")
+    assert told[:2] == ["estimator.rank: unknown key", "did you mean 'ranks'?"]
+    assert [one.partition(":")[0] for one in told[2:]] == ["threads", "validation.activations"]
+    with pytest.raises(InputError, match="; and .* more$"):
+        load_settings(edited(tmp_path, **{f"colour{n}": n for n in range(20)}))
