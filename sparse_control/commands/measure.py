@@ -7,14 +7,15 @@ from pathlib import Path
 import click
 
 from sparse_control.commands.entry import fail
+from sparse_control.commands.generate import generate
 from sparse_control.commands.options import preset_options, run_root_option
 from sparse_control.errors import InputError
 from sparse_control.project import project_folder
 
 
-@click.group()
+@click.group(commands=[generate])
 def run() -> None:
-    """Measure; an interrupted run goes on where it stopped."""
+    """Measure on a model, or let it write; an interrupted measurement goes on where it stopped."""
 
 
 def check_model(preset: str, model: str | None) -> None:

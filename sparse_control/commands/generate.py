@@ -1,0 +1,197 @@
+"""`run generate`: text under an intervention, from a six-axis record or from a file of one's own."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sparse_control.commands.options import log
+from sparse_control.errors import InputError
+
+if TYPE_CHECKING:
+    from sparse_control.artifact.measurements import Measurement
+    from sparse_control.models import LanguageModel
+    from sparse_control.protocol import Intervention
+    from sparse_control.protocol.generation import Generation
+
+SYSTEM = "You are a helpful assistant."
+
+
+@click.command("generate")
+@click.option("--prompt", metavar="TEXT", help="Text to go on with.")
+@click.option("--chat", metavar="TEXT", help="Or a request, put into the model's chat template.")
+@click.option("--system", metavar="TEXT", default=SYSTEM, show_default=True, help="System prompt of --chat.")
+@click.option(
+    "--record", type=click.Path(path_type=Path), metavar="FILE",
+    help="Support and strengths of this six-axis record (measurements/MODEL/TASK.SELECTOR.CONDITION.jsonl); the "
+    "directions are the mean contrasts of its fitting split (F), computed anew.",
+)  # fmt: skip
+@click.option("--seed", type=click.IntRange(min=0), metavar="N", help="Which seed of the record; its first by default.")
+@click.option(
+    "--intervention", type=click.Path(path_type=Path), metavar="FILE",
+    help="Or support, strengths and directions from a JSON file; examples/intervention_example.json has every field.",
+)  # fmt: skip
+@click.option("--dose", "doses", type=float, multiple=True, metavar="G",
+              help="Repeat for several; -1, 0 and 1 by default. 0 is the unpatched model, -1 the opposite push.")  # fmt: skip
+@click.option("--phases", type=click.Choice(["prompt", "generation", "both"]), default="both", show_default=True,
+              help="Where it acts: at the sites' positions in the prompt, at every new token, or both.")  # fmt: skip
+@click.option("--tokens", type=int, default=40, show_default=True, metavar="N", help="Most new tokens.")
+@click.option("--temperature", type=float, default=0.0, show_default=True, metavar="T",
+              help="0: always the likeliest token; above 0 tokens are drawn.")  # fmt: skip
+@click.option("--sampling-seed", type=click.IntRange(min=0), default=0, show_default=True, metavar="N",
+              help="Of the draws; the same random numbers at every dose.")  # fmt: skip
+@click.option("--model", metavar="NAME", help="As in the other commands; the record's own model by default.")
+@click.option("--together", is_flag=True, help="All doses in one batch: faster, equal to one by one up to rounding.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object, token ids and log-probabilities included.")
+def generate(
+    prompt: str | None, chat: str | None, system: str, record: Path | None, seed: int | None,
+    intervention: Path | None, doses: tuple[float, ...], phases: str, tokens: int, temperature: float,
+    sampling_seed: int, model: str | None, together: bool, as_json: bool,
+) -> None:  # fmt: skip
+    """Let the model write on under an intervention, once per dose.
+
+    Each dose starts afresh, so that nothing computed under one dose serves another.
+
+    \b
+    python -m sparse_control run generate --prompt "The film was" --dose -1 --dose 0 --dose 1 \\
+        --record measurements/smollm2-135m-instruct/sentiment.driver_omp.F.jsonl --seed 0
+    """
+    if (prompt is None) is (chat is None):
+        raise InputError("give the text to go on with: either --prompt TEXT or --chat TEXT")
+    if (record is None) is (intervention is None):
+        raise InputError("give what is applied: either --record FILE or --intervention FILE")
+    if seed is not None and record is None:
+        raise InputError("--seed says which seed of --record; for the draws there is --sampling-seed")
+    measured = None if record is None else _measured(record, seed)
+    content = None if intervention is None else _own(intervention)
+
+    from sparse_control.protocol.generation import generate as continue_prompt
+
+    lm = _loaded(model, measured)
+    try:
+        applied = _recorded(lm, record, measured) if measured is not None else _checked(lm, intervention, content)
+        ids = lm.encode(prompt) if chat is None else lm.encode_chat(chat, system=system)
+        done = continue_prompt(
+            lm, applied, ids, doses or (-1.0, 0.0, 1.0), phases=phases, max_tokens=tokens,
+            temperature=temperature, seed=sampling_seed, together=together,
+        )  # fmt: skip
+    except InputError:
+        raise
+    except ValueError as error:
+        raise InputError(str(error)) from error
+    if as_json:
+        click.echo(json.dumps(_as_json(lm, applied, prompt or chat, phases, done), indent=1, ensure_ascii=False))
+        return
+    for one in done:
+        click.echo(f"dose {one.dose:g}" + (" (unpatched)" if one.dose == 0 else ""))
+        for line in (one.text or "").splitlines() or [""]:
+            click.echo(("  " + _printable(line)).rstrip())
+
+
+def _printable(line: str) -> str:
+    from sparse_control.artifact.records import printable
+
+    return printable(line)
+
+
+def _as_json(
+    lm: "LanguageModel", applied: "Intervention", text: str, phases: str, done: tuple["Generation", ...]
+) -> dict[str, Any]:
+    return {
+        "model": lm.provenance,
+        "prompt": text,
+        "phases": phases,
+        "support": [site.name for site in applied.support],
+        "strengths": list(applied.strengths),
+        "direction_norms": [float(direction.norm()) for direction in applied.directions],
+        "generations": [
+            {
+                "dose": one.dose,
+                "text": one.text,
+                "token_ids": list(one.token_ids),
+                "log_probabilities": list(one.log_probabilities),
+                "stop_reason": one.stop_reason,
+            }
+            for one in done
+        ],
+    }
+
+
+def _measured(path: Path, seed: int | None) -> "Measurement":
+    """The record of one seed, checked before any model is loaded."""
+    from sparse_control.artifact.measurements import Measurement
+    from sparse_control.artifact.records import read_record_lines
+
+    records = {record.seed: record for record in read_record_lines(Measurement, path)}
+    if not records:
+        raise InputError(f"{path}: holds no record")
+    chosen = min(records) if seed is None else seed
+    if chosen not in records:
+        raise InputError(f"{path}: has no seed {chosen}; there are: {', '.join(map(str, sorted(records)))}")
+    record = records[chosen]
+    if not record.supported:
+        raise InputError(f"{path}: seed {chosen}: the task is not supported by {record.model}, so nothing was selected")
+    if not record.support:
+        raise InputError(f"{path}: seed {chosen}: support: is empty, there is nothing to apply")
+    return record
+
+
+def _loaded(model: str | None, measured: "Measurement | None") -> "LanguageModel":
+    from sparse_control.commands.measure import check_model
+    from sparse_control.models import load_model
+    from sparse_control.project import project_folder
+    from sparse_control.settings import load_settings
+
+    name = model or (measured.model.replace("--", "/") if measured is not None else None)
+    check_model("smoke", name)
+    settings = load_settings(project_folder() / "params.yaml", "smoke", name)
+    log(f"loading {settings.model} ...")
+    lm = load_model(settings.model, dtype=settings.dtype)
+    if measured is not None:
+        made_by = measured.provenance.model.get("weights_sha256")
+        if made_by not in (None, lm.provenance["weights_sha256"]):
+            raise InputError(
+                f"the record was measured on other weights ({measured.model}, {made_by[:12]}) than {lm.name} has here; "
+                "give the model with --model"
+            )
+    return lm
+
+
+def _recorded(lm: "LanguageModel", path: Path, measured: "Measurement") -> "Intervention":
+    from sparse_control.models.sites import parse_site
+    from sparse_control.protocol import Intervention
+    from sparse_control.protocol.fitted import fitted_directions
+
+    support = tuple(parse_site(name) for name in measured.support)
+    fit = measured.gate.fit
+    log(f"directions from the fitting split of {measured.task}, seed {measured.seed} ...")
+    fitted = fitted_directions(
+        lm, support, task=measured.task, seed=measured.seed, n_pairs=fit.built, minimum_gap=measured.gate.minimum_gap
+    )
+    norms = [float(direction.norm()) for direction in fitted.directions]
+    same = measured.condition != "F" or all(
+        abs(here - there) <= 1e-3 * max(here, there)
+        for here, there in zip(norms, measured.norms.direction, strict=True)
+    )
+    if fitted.kept != fit.kept or not same:
+        raise InputError(
+            f"{path}: seed {measured.seed}: the fitting split drawn here is not the one of the record (its pairs or "
+            "directions differ); it was measured by other code, panels or settings: measure it again"
+        )
+    return Intervention(support, tuple(measured.strengths), fitted.directions)
+
+
+def _own(path: Path) -> Any:
+    """The checked content of an intervention file."""
+    from sparse_control.artifact.records import read_record
+    from sparse_control.commands.intervention_file import InterventionFile
+
+    return read_record(InterventionFile, path)
+
+
+def _checked(lm: "LanguageModel", path: Path, content: Any) -> "Intervention":
+    try:
+        return content.intervention(lm)
+    except ValueError as error:
+        raise InputError(f"{path}: {error}") from error
