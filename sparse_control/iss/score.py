@@ -31,19 +31,23 @@ def residualise(z: np.ndarray, relations: np.ndarray, families: np.ndarray) -> n
     return z - _group_means(z, relations)[relations] - _group_means(z, families)[families] + z.mean(axis=0)
 
 
-def whiten(zbar: np.ndarray, lam_rel: float, model_width: int) -> np.ndarray:
+def whiten(
+    zbar: np.ndarray, lam_rel: float, model_width: int, covariance_rows: np.ndarray | None = None
+) -> np.ndarray:
     """`(Sigma + lam I)^{-1/2} zbar` (10.2) in the eigenbasis of Sigma, which leaves every cosine as it is.
 
     `lam = lam_rel tr(Sigma) / d` with d the model width, so that reduced coordinates give the same cosines.
 
     Args:
         zbar: (N, D) residualised rows; not centred again.
+        covariance_rows: (N', D) residualised rows that Sigma is estimated on; None: zbar.
 
     Raises:
         ValueError: lam_rel is 0 and Sigma is singular.
     """
-    centred = zbar - zbar.mean(axis=0)
-    variances, axes = np.linalg.eigh(centred.T @ centred / len(zbar))
+    rows = zbar if covariance_rows is None else covariance_rows
+    centred = rows - rows.mean(axis=0)
+    variances, axes = np.linalg.eigh(centred.T @ centred / len(rows))
     variances = np.clip(variances, 0.0, None)
     penalised = variances + lam_rel * (variances.sum() / model_width)
     if not np.isfinite(penalised).all():
@@ -62,6 +66,7 @@ def internal_state_stability(
     families: Sequence[str],
     lam_rel: float = 1e-2,
     model_width: int | None = None,
+    covariance_rows: np.ndarray | None = None,
 ) -> pd.DataFrame:
     """ISS of every fact in one layer.
 
@@ -77,6 +82,8 @@ def internal_state_stability(
         facts, relations, families: N labels each.
         lam_rel: whitening penalty relative to the mean variance per model dimension, >= 0.
         model_width: d; needed where D is not d (reduced coordinates). Default D.
+        covariance_rows: (N', D) residualised rows of another set that Sigma is estimated on, as a check of robustness;
+            None: the rows of z themselves, which is the definition.
 
     Returns:
         One row per fact in order of first appearance: fact, relation, s_plus, s_minus, iss, reason.
@@ -101,6 +108,12 @@ def internal_state_stability(
         raise ValueError(f"lam_rel must be finite and not negative, got {lam_rel!r}")
     model_width = z.shape[1] if model_width is None else model_width
     whole_number("model_width", model_width, 1)
+    if covariance_rows is not None:
+        covariance_rows = np.asarray(covariance_rows, dtype=np.float64)
+        if covariance_rows.ndim != 2 or covariance_rows.shape[1] != z.shape[1] or not len(covariance_rows):
+            raise ValueError(f"covariance_rows must be (N', {z.shape[1]}), got shape {covariance_rows.shape}")
+        if not np.isfinite(covariance_rows).all():
+            raise ValueError("covariance_rows must be finite")
 
     fact_of, fact_names = encode_labels("facts", facts)
     relation_of, relation_names = encode_labels("relations", relations)
@@ -112,10 +125,12 @@ def internal_state_stability(
         raise ValueError(f"facts: {fact_names[fact_of[row]]!r} stands under more than one relation")
 
     largest = np.abs(z).max()
-    z = z / largest if largest > 0 else z  # ISS does not depend on scale; squares of huge or tiny states do
+    if largest > 0:  # ISS does not depend on scale; squares of huge or tiny states do
+        z = z / largest
+        covariance_rows = None if covariance_rows is None else covariance_rows / largest
     residual = residualise(z, relation_of, family_of)
     explained = _longest(residual) <= NEGLIGIBLE * _longest(z)  # nothing but rounding is left of any row
-    whitened = np.zeros_like(z) if explained else whiten(residual, lam_rel, model_width)
+    whitened = np.zeros_like(z) if explained else whiten(residual, lam_rel, model_width, covariance_rows)
 
     n_facts, n_families = len(fact_names), len(family_names)
     cell = fact_of * n_families + family_of

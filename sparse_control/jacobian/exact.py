@@ -1,7 +1,6 @@
-"""Exact Jacobians of single prompts and their exact finite-corpus averages (source document, 5)."""
+"""Exact Jacobians of single prompts and their sums over a corpus (source document, 5)."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -47,56 +46,39 @@ def exact_jacobian(lm: LanguageModel, input_ids: Sequence[int] | Tensor, layers:
     return jacobians
 
 
-@dataclass(frozen=True)
-class CorpusJacobian:
-    """Exact finite-corpus Jacobians, float64.
-
-    Attributes:
-        layers: source layers.
-        means: corpus size n -> (number of layers, d, d), the average over the first n prompts.
-        halves: the averages over the even and over the odd prompts of the largest corpus, for the noise floor.
-    """
-
-    layers: tuple[int, ...]
-    means: dict[int, Tensor]
-    halves: tuple[Tensor, Tensor]
-
-
-def corpus_jacobian(
+def jacobian_sum(
     lm: LanguageModel,
     corpus_ids: Sequence[Sequence[int]],
     layers: Sequence[int],
-    sizes: Sequence[int],
-    progress: Callable[[], None] = lambda: None,
-) -> CorpusJacobian:
-    """Average the exact per-prompt Jacobians over nested corpora in one pass (source document, 5.1, 8.2).
+    *,
+    start: int,
+    stop: int,
+    total: Tensor | None = None,
+    progress: Callable[[int, Tensor], None] = lambda done, total: None,
+) -> Tensor:
+    """Sum of the exact Jacobians of the prompts start..stop-1 (source document, 5.1), the deepest part of a corpus average.
 
     Per prompt in the model's dtype, summed in float64; prompts are averaged before any product or factorisation.
 
     Args:
-        corpus_ids: at least max(sizes) prompts.
+        corpus_ids: the prompts of the whole corpus.
         layers: source layers.
-        sizes: corpus sizes n at which the running average is kept, ascending, the first at least 2.
-        progress: called after every prompt.
+        total: (number of layers, d, d) float64, added to in place: the sum of prompts before `start`; None: zero.
+        progress: called after every prompt with the index of the next one and the sum so far.
+
+    Returns:
+        (number of layers, d, d), float64.
 
     Raises:
-        ValueError: too few prompts or bad sizes.
         InputError: a Jacobian that is not finite (names the prompt and the layer).
     """
-    if not sizes or list(sizes) != sorted(set(sizes)) or sizes[0] < 2:
-        raise ValueError(f"sizes must be ascending and at least 2, got {list(sizes)}")
-    if len(corpus_ids) < sizes[-1]:
-        raise ValueError(f"corpus_ids holds {len(corpus_ids)} prompts, {sizes[-1]} are asked for")
-    shape = (len(layers), lm.width, lm.width)
-    sums = [torch.zeros(shape, dtype=torch.float64), torch.zeros(shape, dtype=torch.float64)]
-    means = {}
-    for index in range(sizes[-1]):
+    if total is None:
+        total = torch.zeros((len(layers), lm.width, lm.width), dtype=torch.float64)
+    for index in range(start, stop):
         try:
-            sums[index % 2] += exact_jacobian(lm, corpus_ids[index], layers).cpu()
+            jacobians = exact_jacobian(lm, corpus_ids[index], layers)
         except ValueError as error:
             raise InputError(f"corpus prompt {index}: {error}") from error
-        if index + 1 in sizes:
-            means[index + 1] = (sums[0] + sums[1]) / (index + 1)
-        progress()
-    odd = sizes[-1] // 2
-    return CorpusJacobian(tuple(layers), means, (sums[0] / (sizes[-1] - odd), sums[1] / odd))
+        total += jacobians.cpu()
+        progress(index + 1, total)
+    return total

@@ -1,74 +1,121 @@
 """Stage B: choose every layer's estimator by one fixed rule on the calibration set (source document, 7 to 9, 12)."""
 
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from sparse_control.corpus import load_corpus
 from sparse_control.files import write_json, write_json_lines
+from sparse_control.iss.registry import TRANSPORTED_STATE_METRICS
 from sparse_control.jacobian.actions import action_agreement
 from sparse_control.jacobian.qb import Factors
 from sparse_control.jacobian.store import save_factors
-from sparse_control.models import load_model
 from sparse_control.receipt import Receipt
 from sparse_control.settings import Settings
 from sparse_control.stages.calibration import Calibration, load_calibration
-from sparse_control.stages.ladder import Attempt, Evidence, Rung, climb
-from sparse_control.stages.sketches import LayerEstimators, layer_estimators, load_reference
-from sparse_control.stages.tree import Tree, stages_code_sha256
+from sparse_control.stages.checkpoint import load_part, save_part
+from sparse_control.stages.inputs import Inputs, open_inputs
+from sparse_control.stages.ladder import PREREGISTERED, Attempt, Convergence, Evidence, Rung, climb, reporting, starting_size
+from sparse_control.stages.sketches import LayerEstimators, layer_estimators
+from sparse_control.stages.tree import save_stages_closure, stages_code_sha256
+
+NAME = "validate"
+FILES = (
+    "per_model_action_validation.jsonl",
+    "rank_convergence.jsonl",
+    "corpus_convergence.jsonl",
+    "seed_stability.jsonl",
+)
+
+
+def run_layer(*, corpus: Path, root: Path, settings: Settings, layer: int) -> Receipt:
+    """Climb the ladder on one layer; keep its rows for `run` and write the factors that passed.
+
+    Raises:
+        InputError: stage A's files are missing or corrupt, the corpus is too small, or unfinished work in `root`
+            was begun with something else.
+    """
+    if layer not in settings.iss.layers:
+        raise ValueError(f"layer must be one of the window {settings.iss.layers}, got {layer}")
+    inputs = open_inputs(corpus, root, settings)
+    part = _part(inputs, layer)
+    if (content := load_part(part, inputs.key)) is None:
+        content = _validate_layer(inputs, load_calibration(inputs.tree, settings), settings, layer)
+        save_part(part, inputs.key, content)
+    return Receipt.of(root, [part, *(Path(root) / path for path in content["files"])])
 
 
 def run(*, corpus: Path, root: Path, settings: Settings) -> Receipt:
-    """Climb the ladder on every layer; write the attempts, the studies and the factors that passed.
+    """Climb the ladder on every layer that is still to do; write the attempts, the studies and the factors that passed.
 
     Raises:
-        InputError: stage A's files are missing or corrupt, or the corpus is too small.
+        InputError: as `run_layer`.
     """
-    torch.set_num_threads(settings.threads)
-    lm = load_model(settings.model, dtype=settings.dtype)
-    settings.check_width(lm.width, lm.n_layers)
-    windows = load_corpus(corpus)
-    tree = Tree(root, lm.name)
-    calibration = load_calibration(tree, settings)
-
-    studies = []
+    inputs = open_inputs(corpus, root, settings)
+    calibration = load_calibration(inputs.tree, settings)
+    parts = []
     for layer in tqdm(settings.iss.layers, desc="validation", unit="layer"):
-        corpus_ids = windows.first(settings.estimator.corpus_sizes[-1]).input_ids
-        estimators = layer_estimators(tree, settings.estimator, layer, lm, corpus_ids)
-        studies.append(LayerStudy(tree.model, estimators, calibration, settings, width=lm.width))
+        content = load_part(_part(inputs, layer), inputs.key)
+        if content is None:
+            content = _validate_layer(inputs, calibration, settings, layer)
+            save_part(_part(inputs, layer), inputs.key, content)
+        parts.append(content)
 
-    written = []
-    rows: dict[str, list[dict]] = {"action": [], "rank": [], "seed": []}
-    for study in studies:
-        attempts = climb(settings.estimator, settings.validation, study.evaluate)
-        rows["action"] += [study.attempt_row(attempt) for attempt in attempts]
-        rows["rank"] += study.rank_rows
-        rows["seed"] += study.seed_rows
-        if not attempts[-1].failed:
-            written += save_factors(
-                tree.factors(study.layer),
-                study.chosen(attempts[-1].rung),
-                _metadata(lm.provenance, windows.sha256, study, attempts[-1], settings),
-            )
-    convergence = [row for study in studies for row in _corpus_convergence(tree, study, settings)]
-    whitening = {str(study.layer): {"iss": study.lam_rel, "raw": study.lam_rel_raw} for study in studies}
-    for name, lines in (
-        ("per_model_action_validation.jsonl", rows["action"]),
-        ("rank_convergence.jsonl", rows["rank"]),
-        ("seed_stability.jsonl", rows["seed"]),
-        ("corpus_convergence.jsonl", convergence),
-    ):
-        write_json_lines(tree.validation(name), lines)
+    tree = inputs.tree
+    written = [Path(root) / path for part in parts for path in part["files"]]
+    for name in FILES:
+        write_json_lines(tree.validation(name), [row for part in parts for row in part[name]])
         written.append(tree.validation(name))
+    whitening = {str(layer): part["lam_rel"] for layer, part in zip(settings.iss.layers, parts, strict=True)}
     write_json(tree.validation("whitening.json"), {"model": tree.model, "lam_rel": whitening})
+    save_stages_closure(root)
+    tree.finish(NAME)
     return Receipt.of(root, [*written, tree.validation("whitening.json")])
 
 
+def _part(inputs: Inputs, layer: int) -> Path:
+    return inputs.tree.unfinished(NAME) / f"layer_{layer}.json"
+
+
+def _validate_layer(inputs: Inputs, calibration: Calibration, settings: Settings, layer: int) -> dict[str, Any]:
+    """Rows of every validation file, the whitening penalties, and the factors' paths relative to the root."""
+    tree = inputs.tree
+    corpus_ids = inputs.windows.first(settings.estimator.corpus_sizes[-1]).input_ids
+    estimators = layer_estimators(tree, settings.estimator, layer, inputs.lm, corpus_ids)
+    study = LayerStudy(tree.model, estimators, calibration, settings, width=inputs.lm.width)
+    start = starting_size(study.convergence, settings.validation)
+    attempts = climb(settings.estimator, settings.validation, start, study.evaluate)
+    written = []
+    if not attempts[-1].failed:
+        rung = attempts[-1].rung
+        rule, seeds = reporting(attempts[-1].evidence.iss_seed_deviation, settings.validation), settings.estimator.sketch_seeds
+        for seed in seeds[:1] if rule == PREREGISTERED else seeds:
+            preregistered = seed == seeds[0]
+            written += save_factors(
+                tree.factors(layer, None if preregistered else seed),
+                study.factors(rung, rung.rank, seed),
+                _metadata(inputs, study, attempts[-1], settings, seed),
+            )
+    for stale in sorted(tree.factors(layer).rglob("*"), reverse=True):  # of an earlier run that chose others
+        if stale.is_file() and stale not in written:
+            stale.unlink()
+        elif stale.is_dir() and not any(stale.iterdir()):
+            stale.rmdir()
+    return {
+        "per_model_action_validation.jsonl": [study.attempt_row(attempt) for attempt in attempts],
+        "rank_convergence.jsonl": study.rank_rows,
+        "seed_stability.jsonl": study.seed_rows,
+        "corpus_convergence.jsonl": study.convergence_rows(start),
+        "lam_rel": {"iss": study.lam_rel, "raw": study.lam_rel_raw},
+        "files": [path.relative_to(tree.root).as_posix() for path in written],
+    }
+
+
 class LayerStudy:
-    """Evaluates rungs on one layer and keeps the rows of the rank and seed studies."""
+    """Evaluates corpus sizes and rungs on one layer and keeps the rows of the rank and seed studies."""
 
     def __init__(
         self, model: str, estimators: LayerEstimators, calibration: Calibration, settings: Settings, *, width: int
@@ -78,18 +125,57 @@ class LayerStudy:
         self._settings = settings
         self.rank_rows: list[dict] = []
         self.seed_rows: list[dict] = []
-        self._iss_of_rung: dict[Rung, float] = {}
+        self._scores: dict[Rung, list[float]] = {}
         self._partner_r: dict[Rung, int] = {}
-        states = calibration.states[self.layer]
-        size = settings.estimator.corpus_sizes[-1]
-        self.lam_rel_raw = calibration.labels.lam_rel(states)
-        self.lam_rel = calibration.labels.lam_rel(estimators.actions(size, states))
-        self._direct = {
-            size: estimators.actions(size, calibration.activations(self.layer))
-            for size in settings.estimator.corpus_sizes
+        self._states = calibration.states[self.layer]
+        transported = estimators.actions(self._states)  # {n: (N, d)}
+        self.lam_rel_raw = calibration.labels.lam_rel(self._states)
+        self.lam_rel = calibration.labels.lam_rel(transported[settings.estimator.corpus_sizes[-1]])
+        self._direct = {size: rows[calibration.held_out] for size, rows in transported.items()}
+        self.convergence = self._converging(transported)
+
+    def _converging(self, transported: dict[int, Tensor]) -> list[Convergence]:
+        """n against 2n of nested corpora (source document, 8.2)."""
+        scores = {size: self._metrics(rows)["ISS"] for size, rows in transported.items()}
+        rows = []
+        for size in self._settings.estimator.corpus_sizes:
+            if 2 * size not in transported:
+                rows.append(Convergence(size, None, None, None))
+                continue
+            agreement = action_agreement(self._direct[2 * size], self._direct[size])
+            rows.append(
+                Convergence(
+                    n=size,
+                    cosine_to_2n=agreement.median_cosine,
+                    relative_error_to_2n=agreement.median_relative_error,
+                    iss_difference=abs(scores[2 * size] - scores[size]),
+                )
+            )
+        return rows
+
+    def convergence_rows(self, start: int) -> list[dict]:
+        """Lines of corpus_convergence.jsonl."""
+        thresholds = self._settings.validation
+        return [
+            {
+                "model": self.model,
+                "layer": self.layer,
+                **asdict(size),
+                "converged": size.holds(thresholds),
+                "chosen": size.n == start,
+            }
+            for size in self.convergence
+        ]
+
+    def _metrics(self, z: Tensor) -> dict[str, float]:
+        labels = self.calibration.labels
+        return {
+            name: metric(z.numpy(), labels.facts, labels.relations, labels.families, self.lam_rel, self.width)
+            for name, metric in TRANSPORTED_STATE_METRICS.items()
         }
 
-    def _factors(self, rung: Rung, rank: int, seed: int) -> Factors:
+    def factors(self, rung: Rung, rank: int, seed: int) -> Factors:
+        """QB of one sketch seed at a rung, with a rank of its own."""
         return self.estimators.factors(
             rank=rank,
             oversampling=rung.oversampling,
@@ -98,23 +184,16 @@ class LayerStudy:
             seed=seed,
         )
 
-    def _iss(self, factors: Factors) -> float:
-        reduced = factors.reduce(self.calibration.states[self.layer])
-        return float(self.calibration.labels.iss(reduced, lam_rel=self.lam_rel, width=self.width).iss.mean())
-
-    def chosen(self, rung: Rung) -> Factors:
-        """The rung's factors at the preregistered seed."""
-        return self._factors(rung, rung.rank, self._settings.estimator.sketch_seeds[0])
-
     def evaluate(self, rung: Rung) -> Evidence:
         """Agreement with direct actions and ISS at k, 2k and every sketch seed (source document, 7.3, 9)."""
         seeds = self._settings.estimator.sketch_seeds
         direct, held_out = self._direct[rung.corpus_size], self.calibration.activations(self.layer)
-        factors = [self._factors(rung, rung.rank, seed) for seed in seeds]
+        factors = [self.factors(rung, rung.rank, seed) for seed in seeds]
         agreements = [action_agreement(direct, one.apply(held_out)) for one in factors]
-        scores = [self._iss(one) for one in factors]
-        partner = self._factors(rung, min(2 * rung.rank, self.width - 1), seeds[0])
-        partner_score = self._iss(partner)
+        per_seed = [self._metrics(one.reduce(self._states)) for one in factors]
+        scores = [values["ISS"] for values in per_seed]
+        partner = self.factors(rung, min(2 * rung.rank, self.width - 1), seeds[0])
+        partner_score = self._metrics(partner.reduce(self._states))["ISS"]
 
         where = {
             "model": self.model,
@@ -122,12 +201,14 @@ class LayerStudy:
             "k": rung.rank,
             "oversampling": rung.oversampling,
             "power_iterations": rung.power_iterations,
+            "corpus_size": rung.corpus_size,
         }
         self.rank_rows += [
-            where | {"r": one.r, "seed": seed, "iss": score} for one, seed, score in zip(factors, seeds, scores)
+            where | {"r": one.r, "seed": seed, "iss": score}
+            for one, seed, score in zip(factors, seeds, scores, strict=True)
         ]
-        metrics = {
-            "ISS": scores,
+        metrics = {name: [values[name] for values in per_seed] for name in TRANSPORTED_STATE_METRICS}
+        metrics |= {
             "mean_cosine": [agreement.mean_cosine for agreement in agreements],
             "mean_relative_error": [agreement.mean_relative_error for agreement in agreements],
         }
@@ -136,7 +217,7 @@ class LayerStudy:
             self.seed_rows.append(
                 where | {"metric": metric, "seeds": list(seeds), "values": values, "mean": mean, "sd": deviation}
             )
-        self._iss_of_rung[rung], self._partner_r[rung] = scores[0], partner.r
+        self._scores[rung], self._partner_r[rung] = scores, partner.r
         return Evidence(
             median_cosine=agreements[0].median_cosine,
             median_relative_error=agreements[0].median_relative_error,
@@ -163,7 +244,7 @@ class LayerStudy:
             "median_relative_error": evidence.median_relative_error,
             "iss_rank_difference": evidence.iss_rank_difference,
             "iss_seed_deviation": evidence.iss_seed_deviation,
-            "iss": self._iss_of_rung[rung],
+            "iss": self._scores[rung][0],
             "partner_r": self._partner_r[rung],
             "passed": passed,
             "step": rung.step,
@@ -172,38 +253,9 @@ class LayerStudy:
         }
 
 
-def _corpus_convergence(tree: Tree, study: LayerStudy, settings: Settings) -> list[dict]:
-    """n against 2n on the exact references (source document, 8.2); nothing where there are none."""
-    if not settings.estimator.reference:
-        return []
-    sizes = sorted({*settings.estimator.snapshots, *settings.estimator.corpus_sizes})
-    matrices = load_reference(tree.reference(study.layer), sizes)
-    held_out, states = study.calibration.activations(study.layer), study.calibration.states[study.layer]
-
-    def score(matrix: Tensor) -> float:
-        table = study.calibration.labels.iss(states @ matrix.T, lam_rel=study.lam_rel, width=study.width)
-        return float(table.iss.mean())
-
-    rows = []
-    for size in sizes:
-        if 2 * size in matrices:
-            smaller, larger = matrices[size], matrices[2 * size]
-            agreement = action_agreement(held_out @ larger.T, held_out @ smaller.T)
-            rows.append(
-                {
-                    "model": study.model,
-                    "layer": study.layer,
-                    "n": size,
-                    "cosine_to_2n": agreement.median_cosine,
-                    "iss_difference": abs(score(smaller) - score(larger)),
-                }
-            )
-    return rows
-
-
-def _metadata(provenance: dict, corpus_sha256: str, study: LayerStudy, attempt: Attempt, settings: Settings) -> dict:
+def _metadata(inputs: Inputs, study: LayerStudy, attempt: Attempt, settings: Settings, seed: int) -> dict:
     """The keys of the source document, section 15, then what else a reader must know."""
-    rung, evidence = attempt.rung, attempt.evidence
+    rung, evidence, provenance = attempt.rung, attempt.evidence, inputs.lm.provenance
     return {
         "model": study.model,
         "model_revision": provenance["revision"],
@@ -215,22 +267,27 @@ def _metadata(provenance: dict, corpus_sha256: str, study: LayerStudy, attempt: 
         "power_iterations": rung.power_iterations,
         "calibration_corpus_size": rung.corpus_size,
         "calibration_sequence_length": settings.corpus.sequence_length,
-        "random_seed": settings.estimator.sketch_seeds[0],
+        "random_seed": seed,
         "validation_cosine_median": evidence.median_cosine,
         "validation_relative_error_median": evidence.median_relative_error,
         "iss_rank_difference": evidence.iss_rank_difference,
         "validated": True,
         "iss_seed_deviation": evidence.iss_seed_deviation,
         "ladder_step": rung.step,
+        "reporting": reporting(evidence.iss_seed_deviation, settings.validation),
         "estimator": "qb",
+        "deflation": None,
         "probe": settings.estimator.probe,
         "products": study.estimators.direct_action,
         "position": "final",
-        "target_layer": "last block, before the final norm",
+        "target_layer": inputs.lm.n_layers,
+        "norm": "before the final norm",
         "dtype": provenance["dtype"],
         "bos": provenance["bos"],
         "weights_sha256": provenance["weights_sha256"],
-        "corpus_sha256": corpus_sha256,
+        "tokenizer_sha256": provenance["tokenizer_sha256"],
+        "corpus_sha256": inputs.windows.sha256,
+        "null": settings.null,
         "versions": provenance["versions"],
         "code_sha256": stages_code_sha256(),
     }

@@ -1,6 +1,7 @@
 """Stage C: write down every estimator choice with the hash of every file it rests on (source document, 13.3, 14)."""
 
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -9,9 +10,11 @@ from sparse_control.errors import InputError
 from sparse_control.files import read_json, read_json_lines, sha256_file, write_json, write_text
 from sparse_control.receipt import Receipt
 from sparse_control.settings import Settings
-from sparse_control.stages.tree import Tree, stages_code_sha256
+from sparse_control.stages.ladder import PREREGISTERED
+from sparse_control.stages.tree import Tree, save_stages_closure, stages_code_sha256
 
 SCHEMA = "freeze/1"
+FACTOR_FILES = ("Q.pt", "B.pt", "metadata.json")
 VALIDATION_FILES = (
     "per_model_action_validation.jsonl",
     "rank_convergence.jsonl",
@@ -30,11 +33,20 @@ def run(*, corpus: Path, root: Path, settings: Settings) -> Receipt:
     windows = load_corpus(corpus)
     whitening = read_json(Tree(root, settings.model).validation("whitening.json"))
     tree = Tree(root, whitening["model"])  # the name stage B filed the model under
-    layers = {str(layer): {"status": "unresolved", "step": None} for layer in settings.iss.layers}
+    layers: dict[str, dict[str, Any]] = {
+        str(layer): {"status": "unresolved", "step": None} for layer in settings.iss.layers
+    }
     for row in read_json_lines(tree.validation("per_model_action_validation.jsonl")):
         if row["chosen"]:
             kept = ("k", "oversampling", "power_iterations", "corpus_size", "step")
-            layers[str(row["layer"])] = {"status": "validated"} | {key: row[key] for key in kept}
+            reporting = read_json(tree.factors(row["layer"]) / "metadata.json")["reporting"]
+            seeds = settings.estimator.sketch_seeds
+            layers[str(row["layer"])] = {
+                "status": "validated",
+                **{key: row[key] for key in kept},
+                "reporting": reporting,
+                "seeds": seeds[:1] if reporting == PREREGISTERED else seeds,
+            }
 
     configs = {
         "corpus_config": settings.corpus.model_dump() | {"sha256": windows.sha256},
@@ -51,23 +63,33 @@ def run(*, corpus: Path, root: Path, settings: Settings) -> Receipt:
         files.append(tree.validation("small_model_full_comparison.json"))
     for layer, chosen in layers.items():
         if chosen["status"] == "validated":
-            files += [tree.factors(int(layer)) / name for name in ("Q.pt", "B.pt", "metadata.json")]
+            files += [folder / name for folder in factor_folders(tree, int(layer), chosen) for name in FACTOR_FILES]
     manifest = {
         "schema": SCHEMA,
         "model": tree.model,
         "settings": settings.model_dump(),
         "corpus_sha256": windows.sha256,
+        "calibration_states_sha256": sha256_file(tree.states("calibration")),
         "layers": layers,
         "lam_rel": whitening["lam_rel"],
         "code_sha256": stages_code_sha256(),
         "files": {path.relative_to(tree.base).as_posix(): sha256_file(path) for path in files},
     }
     write_json(tree.manifest, manifest)
+    save_stages_closure(root)
     return Receipt.of(root, [*(tree.config(name) for name in configs), tree.manifest])
 
 
-def load_manifest(tree: Tree) -> dict:
+def factor_folders(tree: Tree, layer: int, frozen: dict[str, Any]) -> list[Path]:
+    """The factors of a validated layer, one folder per reported sketch seed, the preregistered one first."""
+    return [tree.factors(layer), *(tree.factors(layer, seed) for seed in frozen["seeds"][1:])]
+
+
+def load_manifest(tree: Tree, accept_code: str | None = None) -> dict[str, Any]:
     """The freeze manifest, after checking every file it lists and the code it was made by.
+
+    Args:
+        accept_code: why a manifest made by other code is good enough, in words; None: it is not.
 
     Raises:
         InputError: no manifest, a listed file missing or changed, or other code.
@@ -84,6 +106,9 @@ def load_manifest(tree: Tree) -> dict:
         found = sha256_file(path)
         if found != recorded:
             raise InputError(f"{path}: changed after the freeze (SHA-256 {found}, frozen {recorded}); restore it or freeze again")
-    if manifest["code_sha256"] != stages_code_sha256():
-        raise InputError(f"{tree.manifest}: made by another version of the code; run stages A to C again (run official-iss)")
+    if manifest["code_sha256"] != stages_code_sha256() and not accept_code:
+        raise InputError(
+            f"{tree.manifest}: made by another version of the code; run stages A to C again (run official-iss), "
+            "or say why the change does not matter (--accept-code REASON)"
+        )
     return manifest

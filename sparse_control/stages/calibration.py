@@ -7,7 +7,7 @@ import pandas as pd
 from torch import Tensor
 
 from sparse_control.iss.benchmark import Query, load_queries
-from sparse_control.iss.score import internal_state_stability
+from sparse_control.iss.score import encode_labels, internal_state_stability, residualise
 from sparse_control.iss.shrinkage import shrinkage_lam_rel
 from sparse_control.seeds import stream
 from sparse_control.settings import Settings
@@ -27,11 +27,24 @@ class Labels:
     def of(cls, queries: tuple[Query, ...]) -> "Labels":
         return cls([q.fact for q in queries], [q.relation for q in queries], [q.family for q in queries])
 
-    def iss(self, z: np.ndarray | Tensor, *, lam_rel: float, width: int) -> pd.DataFrame:
+    def iss(
+        self, z: np.ndarray | Tensor, *, lam_rel: float, width: int, covariance_rows: np.ndarray | None = None
+    ) -> pd.DataFrame:
         """Per-fact ISS of states (N, D) in any coordinates of a model of this width."""
         return internal_state_stability(
-            np.asarray(z), self.facts, self.relations, self.families, lam_rel=lam_rel, model_width=width
+            np.asarray(z),
+            self.facts,
+            self.relations,
+            self.families,
+            lam_rel=lam_rel,
+            model_width=width,
+            covariance_rows=covariance_rows,
         )
+
+    def residuals(self, z: np.ndarray | Tensor) -> np.ndarray:
+        """(N, D) states without their relation and family means (10.1)."""
+        relations, families = encode_labels("relations", self.relations)[0], encode_labels("families", self.families)[0]
+        return residualise(np.asarray(z, dtype=np.float64), relations, families)
 
     def lam_rel(self, z: np.ndarray | Tensor) -> float:
         """Ledoit-Wolf penalty of states (N, d) in full coordinates."""
@@ -79,6 +92,6 @@ def load_calibration(tree: Tree, settings: Settings) -> Calibration:
     rows = stream(settings.validation.seed, "official-iss", "calibration", "activations").permutation(len(labels.facts))
     return Calibration(
         labels=labels,
-        states={layer: tensors[str(layer)].double() for layer in settings.iss.layers},
+        states={int(layer): rows.double() for layer, rows in tensors.items()},
         held_out=np.sort(rows[: settings.validation.activations]),
     )

@@ -1,45 +1,56 @@
 """Stage D: official ISS on validated layers and Raw-ISS beside it, from the frozen estimators (source document, 10, 11)."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
+from torch import Tensor
+from tqdm import tqdm
 
-from sparse_control.corpus import load_corpus
 from sparse_control.errors import InputError
-from sparse_control.files import sha256_json, write_json, write_json_lines
+from sparse_control.files import sha256_file, sha256_json, write_json, write_json_lines
 from sparse_control.iss.benchmark import check_separation, load_queries
 from sparse_control.iss.uncertainty import relation_bootstrap
+from sparse_control.jacobian.qb import Factors
 from sparse_control.jacobian.store import load_factors
-from sparse_control.models import load_model
 from sparse_control.receipt import Receipt
 from sparse_control.settings import Settings
-from sparse_control.stages.c_freeze import load_manifest
-from sparse_control.stages.calibration import Labels, calibration_queries
+from sparse_control.stages.c_freeze import factor_folders, load_manifest
+from sparse_control.stages.calibration import Calibration, Labels, calibration_queries, load_calibration
+from sparse_control.stages.checkpoint import Checkpoint
+from sparse_control.stages.inputs import open_inputs
 from sparse_control.stages.states import query_states, save_tensors
-from sparse_control.stages.tree import Tree, stages_code_sha256
+from sparse_control.stages.tree import Tree, save_stages_closure, stages_code_sha256
 
 OFFICIAL, RAW = "ISS", "Raw-ISS"
 
 
-def run(*, corpus: Path, root: Path, settings: Settings) -> Receipt:
+NAME = "official"
+
+
+def run(*, corpus: Path, root: Path, settings: Settings, accept_code: str | None = None) -> Receipt:
     """Measure the benchmark once, with nothing left to choose.
 
+    Args:
+        accept_code: why a freeze made by other code is good enough, in words; it is kept in the summary.
+
     Raises:
-        InputError: no freeze manifest, anything it lists changed, other settings than the frozen ones, or
-            overlapping resources (the message holds the offending ids).
+        InputError: no freeze manifest, anything it lists changed, other settings than the frozen ones, other code
+            without a reason, or overlapping resources (the message holds the offending ids).
     """
-    torch.set_num_threads(settings.threads)
-    windows = load_corpus(corpus)
-    lm = load_model(settings.model, dtype=settings.dtype)
-    tree = Tree(root, lm.name)
-    manifest = load_manifest(tree)
-    if manifest["settings"] != settings.model_dump():
+    inputs = open_inputs(corpus, root, settings)
+    lm, windows, tree = inputs.lm, inputs.windows, inputs.tree
+    manifest = load_manifest(tree, accept_code)
+    relevant = settings.model_dump(exclude={"protocol", "preset"})  # those of the six axes, and a name
+    if {name: manifest["settings"].get(name) for name in relevant} != relevant:
         raise InputError(f"{tree.manifest}: frozen with other settings than params.yaml has now; freeze again")
     if manifest["corpus_sha256"] != windows.sha256:
         raise InputError(f"{corpus}: is not the corpus of the freeze manifest; build it again (corpus build)")
+    if manifest["calibration_states_sha256"] != sha256_file(tree.states("calibration")):
+        raise InputError(f"{tree.states('calibration')}: changed after the freeze; run stages A to C again")
 
     queries = load_queries(
         "benchmark",
@@ -49,40 +60,42 @@ def run(*, corpus: Path, root: Path, settings: Settings) -> Receipt:
         templates=settings.iss.templates,
     )
     check_separation(windows.texts, calibration_queries(settings), queries, articles=windows.articles)
-    labels = Labels.of(queries)
-    states = query_states(lm, queries, settings.iss.layers, "benchmark states")
+    labels, calibration = Labels.of(queries), load_calibration(tree, settings)
+    checkpoint = Checkpoint(
+        tree.unfinished(NAME) / "benchmark_states", inputs.key, settings.estimator.checkpoint_seconds
+    )
+    states = query_states(lm, queries, settings.iss.layers, "benchmark states", checkpoint)
 
     tables, per_layer, sweep, reduced = [], [], [], {}
-    for layer in settings.iss.layers:
-        raw = states.states[layer].double()
-        validated = manifest["layers"][str(layer)]["status"] == "validated"
-        lam_rel = manifest["lam_rel"][str(layer)]
-        transported = None
-        if validated:
-            factors, metadata = load_factors(tree.factors(layer))
-            if (metadata["model"], metadata["layer"]) != (lm.name, layer):
-                raise InputError(f"{tree.factors(layer)}: factors of {metadata['model']}, layer {metadata['layer']}")
-            transported = factors.reduce(raw)
-            reduced[str(layer)] = transported
-            tables.append(_layer_table(labels, transported, lam_rel["iss"], lm.width, layer, OFFICIAL))
-        tables.append(_layer_table(labels, raw, lam_rel["raw"], lm.width, layer, RAW))
+    for layer in tqdm(settings.iss.layers, desc="official ISS", unit="layer"):
+        raw, lam_rel = states.states[layer].double(), manifest["lam_rel"][str(layer)]
+        chosen = manifest["layers"][str(layer)]
+        factors = _frozen_factors(tree, layer, chosen)
+        transported = [one.reduce(raw) for one in factors]
+        scored = Transported(labels, calibration, layer, lm.width)
+        if factors:
+            reduced |= {f"{layer}" if not index else f"{layer}.{index}": z for index, z in enumerate(transported)}
+            tables.append(scored.table(transported, lam_rel["iss"]).assign(layer=layer, metric=OFFICIAL))
+        tables.append(scored.table([raw], lam_rel["raw"]).assign(layer=layer, metric=RAW))
         per_layer.append(
             {
                 "layer": layer,
-                "status": manifest["layers"][str(layer)]["status"],
-                "iss": _mean(tables[-2].iss) if validated else None,
+                "status": chosen["status"],
+                "reporting": chosen.get("reporting"),
+                "iss": _mean(tables[-2].iss) if factors else None,
                 "raw_iss": _mean(tables[-1].iss),
-                "raw_iss_matched_lam": _mean(labels.iss(raw, lam_rel=lam_rel["iss"], width=lm.width).iss),
+                "raw_iss_matched_lam": _mean(scored.table([raw], lam_rel["iss"]).iss),
+                "iss_calibration_sigma": scored.with_calibration_sigma(factors, transported, lam_rel["iss"]),
+                "raw_iss_calibration_sigma": scored.with_calibration_sigma([None], [raw], lam_rel["raw"]),
                 "lam_rel_iss": lam_rel["iss"],
                 "lam_rel_raw": lam_rel["raw"],
             }
         )
         for value in settings.iss.lam_rel_sweep:
-            transported_iss = (
-                _mean(labels.iss(transported, lam_rel=value, width=lm.width).iss) if validated else None
+            iss = _mean(scored.table(transported, value).iss) if factors else None
+            sweep.append(
+                {"layer": layer, "lam_rel": value, "iss": iss, "raw_iss": _mean(scored.table([raw], value).iss)}
             )
-            raw_iss = _mean(labels.iss(raw, lam_rel=value, width=lm.width).iss)
-            sweep.append({"layer": layer, "lam_rel": value, "iss": transported_iss, "raw_iss": raw_iss})
 
     every = pd.concat(tables, ignore_index=True)
     per_fact = _per_fact(every)
@@ -102,12 +115,15 @@ def run(*, corpus: Path, root: Path, settings: Settings) -> Receipt:
         "params_sha256": sha256_json(settings.model_dump()),
         "corpus_sha256": windows.sha256,
         "code_sha256": stages_code_sha256(),
+        "frozen_code_sha256": manifest["code_sha256"],
+        "accepted_code": accept_code if manifest["code_sha256"] != stages_code_sha256() else None,
         "threads": settings.threads,
     }
     write_json(
         tree.result("iss_model_summary.json"),
         {
             "model": tree.model,
+            "null": settings.null,
             "window": window,
             "validated_layers": [layer for layer in window if status[str(layer)]["status"] == "validated"],
             "unresolved_layers": [layer for layer in window if status[str(layer)]["status"] == "unresolved"],
@@ -131,11 +147,59 @@ def run(*, corpus: Path, root: Path, settings: Settings) -> Receipt:
     )
     names = ["iss_per_fact_layer.jsonl", "iss_per_fact.jsonl", "iss_model_summary.json", "raw_iss_ablation.json"]
     written = [tree.result(name) for name in names]
+    save_stages_closure(root)
+    tree.finish(NAME)
     return Receipt.of(root, [*written, tree.states("benchmark")] if reduced else written)
 
 
-def _layer_table(labels: Labels, z, lam_rel: float, width: int, layer: int, metric: str) -> pd.DataFrame:
-    return labels.iss(z, lam_rel=lam_rel, width=width).assign(layer=layer, metric=metric)
+def _frozen_factors(tree: Tree, layer: int, frozen: dict[str, Any]) -> list[Factors]:
+    """The factors of every reported sketch seed of a validated layer; none of an unresolved one.
+
+    Raises:
+        InputError: factors of another model or layer.
+    """
+    if frozen["status"] != "validated":
+        return []
+    loaded = []
+    for folder in factor_folders(tree, layer, frozen):
+        factors, metadata = load_factors(folder)
+        if (metadata["model"], metadata["layer"]) != (tree.model, layer):
+            raise InputError(f"{folder}: factors of {metadata['model']}, layer {metadata['layer']}")
+        loaded.append(factors)
+    return loaded
+
+
+@dataclass(frozen=True)
+class Transported:
+    """ISS of the benchmark rows at one layer, in any coordinates; several of them are averaged fact by fact."""
+
+    labels: Labels
+    calibration: Calibration
+    layer: int
+    width: int
+
+    def table(self, coordinates: Sequence[Tensor], lam_rel: float) -> pd.DataFrame:
+        """Per-fact table; with more than one sketch seed the mean of their numbers (source document, 9)."""
+        return _mean_table([self.labels.iss(z, lam_rel=lam_rel, width=self.width) for z in coordinates])
+
+    def with_calibration_sigma(
+        self, factors: Sequence[Factors | None], coordinates: Sequence[Tensor], lam_rel: float
+    ) -> float | None:
+        """The mean where Sigma comes from the calibration rows instead of the evaluated ones; a check of robustness."""
+        rows = self.calibration.states[self.layer]
+        tables = []
+        for one, z in zip(factors, coordinates, strict=True):
+            residuals = self.calibration.labels.residuals(rows if one is None else one.reduce(rows))
+            tables.append(self.labels.iss(z, lam_rel=lam_rel, width=self.width, covariance_rows=residuals))
+        return _mean(_mean_table(tables).iss) if tables else None
+
+
+def _mean_table(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    first, *others = tables
+    if not others:
+        return first
+    numbers = ["s_plus", "s_minus", "iss"]  # a fact that is undefined is so for every seed
+    return first.assign(**{name: np.mean([table[name] for table in tables], axis=0) for name in numbers})
 
 
 def _per_fact(every: pd.DataFrame) -> pd.DataFrame:

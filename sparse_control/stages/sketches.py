@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sparse_control.jacobian.operator import DenseOperator, Operator, corpus_operator
+from sparse_control.jacobian.operator import DenseOperator, Operator, corpus_operator, nested_actions
 from sparse_control.jacobian.qb import Factors, randomized_qb
 from sparse_control.models.language_model import LanguageModel
 from sparse_control.settings import EstimatorSettings
@@ -49,9 +49,12 @@ class LayerEstimators:
             return DenseOperator(self._reference[corpus_size])
         return corpus_operator(self._lm, self._corpus_ids[:corpus_size], self.layer)
 
-    def actions(self, corpus_size: int, activations: Tensor) -> Tensor:
-        """Direct actions `u_i = J h_i`: (M, d) -> (M, d)."""
-        return self.operator(corpus_size).matmat(activations.double().T).T
+    def actions(self, activations: Tensor) -> dict[int, Tensor]:
+        """Direct actions `u_i = J h_i` at every corpus size: (M, d) -> {n: (M, d)}."""
+        activations, sizes = activations.double(), self._settings.corpus_sizes
+        if self._reference is not None:
+            return {size: activations @ self._reference[size].T for size in sizes}
+        return nested_actions(self._lm, self._corpus_ids, self.layer, activations, sizes)
 
     def factors(self, *, rank: int, oversampling: int, corpus_size: int, power_iterations: int, seed: int) -> Factors:
         """QB of rank k and oversampling p; every call after the first of its kind is a truncation."""

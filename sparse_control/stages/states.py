@@ -1,21 +1,23 @@
 """Query-end states of prompts, and tensors on disk."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import safetensors.torch
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from tqdm import tqdm
 
 from sparse_control.errors import InputError
 from sparse_control.files import write_bytes
 from sparse_control.iss.benchmark import Query
+from sparse_control.models.batches import group_by_length
 from sparse_control.models.language_model import LanguageModel
 from sparse_control.models.stream import residual_stream
+from sparse_control.stages.checkpoint import KIND, Checkpoint
 
 TOKENS_PER_BATCH = 1024
 
@@ -33,27 +35,52 @@ class QueryStates:
     answered: np.ndarray
 
 
-def query_states(lm: LanguageModel, queries: Sequence[Query], layers: Sequence[int], label: str) -> QueryStates:
-    """Run every prompt once, in batches of equal token length, so that nothing is padded."""
+def query_states(
+    lm: LanguageModel,
+    queries: Sequence[Query],
+    layers: Sequence[int],
+    label: str,
+    checkpoint: Checkpoint | None = None,
+) -> QueryStates:
+    """Run every prompt once, in batches of equal token length, so that nothing is padded.
+
+    Args:
+        queries: N prompts.
+        layers: source layers.
+        label: of the progress line.
+        checkpoint: where the work is saved now and then, and taken up from.
+    """
     encoded = [lm.encode(query.text) for query in queries]
     answers = [lm.tokenizer(" " + query.answer, add_special_tokens=False)["input_ids"][0] for query in queries]
-    by_length: dict[int, list[int]] = {}
-    for index, ids in enumerate(encoded):
-        by_length.setdefault(len(ids), []).append(index)
-    states = {layer: torch.zeros(len(queries), lm.width) for layer in layers}
-    answered = np.zeros(len(queries), dtype=bool)
+    batches = list(_batches(encoded))
+    begun = checkpoint.load() if checkpoint else None
+    work = begun or {str(layer): torch.zeros(len(queries), lm.width) for layer in layers} | {
+        "answered": torch.zeros(len(queries), dtype=torch.bool),
+        "batches": torch.zeros((), dtype=torch.long),
+    }
+    done = int(work["batches"])
     with tqdm(total=len(queries), desc=label, unit="prompt", mininterval=1.0) as bar:
-        for length, indices in sorted(by_length.items()):
-            size = max(1, TOKENS_PER_BATCH // length)
-            for start in range(0, len(indices), size):
-                batch = indices[start : start + size]
-                stream = residual_stream(lm, torch.stack([encoded[index] for index in batch]))  # (B, L+1, d)
-                for layer in layers:
-                    states[layer][batch] = stream[:, layer].float().cpu()
-                first = _first_tokens(lm, stream[:, -1])
-                answered[batch] = [first[row] == answers[index] for row, index in enumerate(batch)]
-                bar.update(len(batch))
-    return QueryStates(states, answered)
+        bar.update(sum(map(len, batches[:done])))
+        for batch in batches[done:]:
+            stream = residual_stream(lm, torch.stack([encoded[index] for index in batch]))  # (B, L+1, d)
+            for layer in layers:
+                work[str(layer)][batch] = stream[:, layer].float().cpu()
+            first = _first_tokens(lm, stream[:, -1])
+            right = [first[row] == answers[index] for row, index in enumerate(batch)]
+            work["answered"][batch] = torch.tensor(right)
+            work["batches"] += 1
+            bar.update(len(batch))
+            if checkpoint and checkpoint.due:
+                checkpoint.save(work)
+    return QueryStates({layer: work[str(layer)] for layer in layers}, work["answered"].numpy())
+
+
+def _batches(encoded: Sequence[Tensor]) -> Iterator[list[int]]:
+    """Indices of prompts that share a forward: equal lengths, shortest first."""
+    for indices in sorted(group_by_length(encoded), key=lambda group: len(encoded[group[0]])):
+        size = max(1, TOKENS_PER_BATCH // len(encoded[indices[0]]))
+        for start in range(0, len(indices), size):
+            yield indices[start : start + size]
 
 
 @torch.no_grad()
@@ -76,6 +103,11 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
     if not path.is_file():
         raise InputError(f"{path}: no such file; run `dvc pull`, or measure it with `run official-iss`")
     try:
-        return safetensors.torch.load_file(path)
+        with safe_open(path, framework="pt") as file:
+            kind = (file.metadata() or {}).get("kind")
+            tensors = {name: file.get_tensor(name) for name in file.keys()}
     except (SafetensorError, OSError, ValueError, KeyError) as error:
         raise InputError(f"{path}: not a readable safetensors file ({error}); restore it with `dvc checkout`") from error
+    if kind == KIND:
+        raise InputError(f"{path}: is unfinished work and no result")
+    return tensors

@@ -1,9 +1,12 @@
 """Where the stages read and write: the output tree of the source document, section 14."""
 
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from sparse_control.code_hash import code_sha256
+from sparse_control.code_hash import code_sha256, save_closure
+
+STAGES = tuple(f"sparse_control.stages.{name}" for name in ("a_reference", "b_validate", "c_freeze", "d_official"))
 
 
 @dataclass(frozen=True)
@@ -27,8 +30,13 @@ class Tree:
     def reference_metadata(self) -> Path:
         return self.base / "full_reference" / self.model / "metadata.json"
 
-    def factors(self, layer: int) -> Path:
-        return self.base / "low_rank_factors" / self.model / str(layer)
+    def factors(self, layer: int, seed: int | None = None) -> Path:
+        """Folder of a layer's factors; `seed` for those of the further sketch seeds, where their mean is reported."""
+        folder = self.base / "low_rank_factors" / self.model / str(layer)
+        return folder if seed is None else folder / f"seed_{seed}"
+
+    def alternative(self, estimator: str, layer: int) -> Path:
+        return self.base / "alternatives" / estimator / self.model / str(layer)
 
     def validation(self, name: str) -> Path:
         return self.base / "validation" / name
@@ -43,7 +51,24 @@ class Tree:
     def result(self, name: str) -> Path:
         return self.base / name
 
+    def unfinished(self, stage: str) -> Path:
+        """Folder of a stage's checkpoints and parts; removed once the stage is through."""
+        return self.base / "checkpoints" / self.model / stage
+
+    def finish(self, stage: str) -> None:
+        """Remove a stage's unfinished work, and the folders it leaves empty."""
+        folder = self.unfinished(stage)
+        shutil.rmtree(folder, ignore_errors=True)
+        for parent in (folder.parent, folder.parent.parent):
+            if parent.is_dir() and not any(parent.iterdir()):
+                parent.rmdir()
+
 
 def stages_code_sha256() -> str:
     """One hash over the code of all four stages and what they import."""
-    return code_sha256(*(f"sparse_control.stages.{name}" for name in ("a_reference", "b_validate", "c_freeze", "d_official")))
+    return code_sha256(*STAGES)
+
+
+def save_stages_closure(root: Path) -> Path:
+    """Leave the hashes of every file behind `stages_code_sha256` in the root."""
+    return save_closure(root, *STAGES)

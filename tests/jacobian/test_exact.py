@@ -5,7 +5,7 @@ import torch
 
 from sparse_control.errors import InputError, UnsupportedModel
 from sparse_control.jacobian import exact_jacobian
-from sparse_control.jacobian.exact import corpus_jacobian
+from sparse_control.jacobian.exact import jacobian_sum
 from tests.jacobian.reference import full_sequence_jacobian, relative
 from tests.tiny import CONFIGS, N_LAYERS, WIDTH, prompt, tiny_model
 
@@ -133,15 +133,16 @@ def test_layer_index_is_what_enters_the_block():
     assert relative(exact_jacobian(lm, prompt(), [1])[0] @ vector - response, response) < 1e-7
 
 
-def test_corpus_average_of_nested_sizes_and_halves():
+def test_sum_over_a_corpus_in_parts():
     lm = tiny_model()
     prompts = [prompt(shift=shift) for shift in range(5)]
     each = torch.stack([full_sequence_jacobian(lm, ids)[[0, 2]] for ids in prompts]).double()
-    found = corpus_jacobian(lm, prompts, [0, 2], [2, 5])
-    for size in (2, 5):
-        assert relative(found.means[size] - each[:size].mean(0), each[:size].mean(0)) < 1e-6
-    assert relative(found.halves[0] - each[::2].mean(0), each[::2].mean(0)) < 1e-6
-    assert relative(found.halves[1] - each[1::2].mean(0), each[1::2].mean(0)) < 1e-6
+    seen = []
+    found = jacobian_sum(lm, prompts, [0, 2], start=0, stop=2)
+    assert relative(found - each[:2].sum(0), each[:2].sum(0)) < 1e-6
+    whole = jacobian_sum(lm, prompts, [0, 2], start=2, stop=5, total=found, progress=lambda n, total: seen.append(n))
+    assert whole is found and seen == [3, 4, 5]
+    assert relative(whole - each.sum(0), each.sum(0)) < 1e-6
 
 
 def test_averages_do_not_chain():
@@ -151,7 +152,7 @@ def test_averages_do_not_chain():
     each = torch.stack([exact_jacobian(lm, ids) for ids in prompts]).double()
     factors = torch.stack([torch.linalg.solve(j[1].T, j[0].T).T for j in each])  # J^0 = J^1 D_0
     chained = each[:, 1].mean(0) @ factors.mean(0)
-    found = corpus_jacobian(lm, prompts, [0], [4]).means[4][0]
+    found = jacobian_sum(lm, prompts, [0], start=0, stop=4)[0] / 4
     assert relative(chained - found, found) > 1e-2
 
 
@@ -160,18 +161,7 @@ def test_non_finite_jacobian_names_prompt_and_layer():
     with torch.no_grad():
         lm.layout.blocks[1].mlp.down_proj.weight.fill_(float("inf"))
     with pytest.raises(InputError, match="corpus prompt 0: the Jacobian of layer 0 is not finite"):
-        corpus_jacobian(lm, [prompt(), prompt()], [0], [2])
-
-
-@pytest.mark.parametrize("sizes", [[], [1], [3, 2], [2, 2]])
-def test_bad_corpus_sizes(sizes):
-    with pytest.raises(ValueError, match="sizes must be ascending"):
-        corpus_jacobian(tiny_model(), [prompt()] * 3, [0], sizes)
-
-
-def test_too_few_prompts():
-    with pytest.raises(ValueError, match="holds 1 prompts, 2 are asked for"):
-        corpus_jacobian(tiny_model(), [prompt()], [0], [2])
+        jacobian_sum(lm, [prompt(), prompt()], [0], start=0, stop=2)
 
 
 @pytest.mark.slow

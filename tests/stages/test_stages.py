@@ -9,13 +9,13 @@ import torch
 
 from sparse_control.corpus import load_corpus
 from sparse_control.errors import InputError
-from sparse_control.files import read_json, read_json_lines
+from sparse_control.files import read_json, read_json_lines, sha256_file, write_json, write_json_lines
 from sparse_control.iss import benchmark
-from sparse_control.jacobian import exact_jacobian
+from sparse_control.jacobian import exact, exact_jacobian
 from sparse_control.jacobian.store import REQUIRED_METADATA, load_factors
 from sparse_control.models import load_model
 from sparse_control.settings import Settings
-from sparse_control.stages import a_reference, b_validate, c_freeze, d_official
+from sparse_control.stages import a_reference, b_validate, c_freeze, d_official, inputs
 from sparse_control.stages.states import load_tensors
 
 STAGES_A_TO_C = (a_reference, b_validate, c_freeze)
@@ -58,7 +58,8 @@ def test_references_are_the_plain_average(frozen, small_settings, small_corpus):
 
 def test_comparison_has_every_rank_and_falls_with_it(frozen):
     content = read_json(frozen / "jacobian_iss/validation/small_model_full_comparison.json")
-    assert len(content["rows"]) == 2 * 2 * 2 * 3 and len(content["noise_floor"]) == 2
+    assert len(content["rows"]) == 2 * (2 * 2 * 3 + 2 * 3) and len(content["noise_floor"]) == 2
+    assert {row["probe"] for row in content["rows"]} == {"gaussian", "rademacher"}
     for start in range(0, len(content["rows"]), 3):
         errors = [row["E_F"] for row in content["rows"][start : start + 3]]
         assert errors[0] > errors[1] > errors[2] > 0
@@ -191,7 +192,7 @@ def test_overlapping_facts_stop_the_run(root, small_settings, small_corpus, monk
     ("part", "values", "message"),
     [
         ("estimator", {"ranks": [4, 32]}, "estimator.ranks: 32 is not below the width 32"),
-        ("iss", {"layers": [0, 3]}, "iss.layers: 3 is not a source layer"),
+        ("iss", {"layers": [0, 2, 3]}, "iss.layers: 3 is not a source layer"),
         ("estimator", {"corpus_sizes": [4, 9]}, "9 windows asked for, there are 8"),
     ],
 )
@@ -200,3 +201,168 @@ def test_settings_that_do_not_fit(tmp_path, small_settings, small_corpus, part, 
     changed[part] |= values
     with pytest.raises(InputError, match=message):
         a_reference.run(corpus=small_corpus, root=tmp_path, settings=Settings.model_validate(changed))
+
+
+def test_blocks_end_at_every_size_and_at_half_the_largest(small_settings):
+    changed = json.loads(small_settings.model_dump_json())
+    changed["estimator"] |= {"corpus_sizes": [2, 10], "block_prompts": 3}
+    units = a_reference.blocks(Settings.model_validate(changed))
+    assert units == [(0, 2), (2, 5), (5, 8), (8, 10)]
+    changed["estimator"]["reference"] = False
+    assert a_reference.blocks(Settings.model_validate(changed)) == []
+
+
+def test_units_in_any_order_give_the_bytes_of_one_run(frozen, tmp_path, small_settings, small_corpus):
+    where = {"corpus": small_corpus, "root": tmp_path, "settings": small_settings}
+    units = a_reference.blocks(small_settings)
+    assert a_reference.pending_blocks(**where) == units
+    for start, stop in reversed(units):
+        a_reference.run_block(**where, start=start, stop=stop)
+    assert a_reference.pending_blocks(**where) == []
+    a_reference.run(**where)
+    assert a_reference.pending_blocks(**where) == [], "the references stand, and no block is asked for again"
+    for layer in reversed(small_settings.iss.layers):
+        b_validate.run_layer(**where, layer=layer)
+    b_validate.run(**where)
+    files = [path.relative_to(tmp_path) for path in tmp_path.rglob("*") if path.is_file()]
+    assert files and all((frozen / name).read_bytes() == (tmp_path / name).read_bytes() for name in files)
+    assert not (tmp_path / "jacobian_iss/checkpoints").exists()
+
+
+class Stop(Exception):
+    pass
+
+
+def test_an_interrupted_block_goes_on_at_the_next_prompt(frozen, tmp_path, small_settings, small_corpus, monkeypatch):
+    changed = json.loads(small_settings.model_dump_json())
+    changed["estimator"]["checkpoint_seconds"] = 0
+    settings = Settings.model_validate(changed)
+    asked = []
+    plain = exact.exact_jacobian
+
+    def counted(lm, ids, layers):
+        asked.append(tuple(ids))
+        if len(asked) == 3:
+            raise Stop
+        return plain(lm, ids, layers)
+
+    monkeypatch.setattr(exact, "exact_jacobian", counted)
+    where = {"corpus": small_corpus, "root": tmp_path, "settings": settings}
+    with pytest.raises(Stop):
+        a_reference.run(**where)
+    assert not (tmp_path / "jacobian_iss/full_reference").exists(), "a checkpoint is no result"
+    a_reference.run(**where)
+    assert len(asked) == 8 + 1, "only the prompt in hand is run again"
+    name = "jacobian_iss/full_reference/small/2.safetensors"
+    assert (tmp_path / name).read_bytes() == (frozen / name).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"dtype": "float64"}, "another dtype"),
+        ({"null": "shuffled_tokens"}, "another null"),
+        ({"corpus": None}, "another corpus"),
+        ({"validation": {"seed": 5}}, "another settings"),
+        ({"code": None}, "another code"),
+    ],
+)
+def test_unfinished_work_begun_with_something_else_is_refused(
+    tmp_path, small_settings, small_corpus, monkeypatch, change, words
+):
+    (start, stop), *_ = a_reference.blocks(small_settings)
+    a_reference.run_block(corpus=small_corpus, root=tmp_path / "root", settings=small_settings, start=start, stop=stop)
+    before = {path: path.read_bytes() for path in (tmp_path / "root").rglob("*") if path.is_file()}
+    changed = json.loads(small_settings.model_dump_json())
+    for part, value in change.items():
+        if part == "corpus":
+            small_corpus = shutil.copytree(small_corpus, tmp_path / "corpus")
+            rows = read_json_lines(small_corpus / "windows.jsonl")
+            write_json_lines(small_corpus / "windows.jsonl", rows[::-1])
+            write_json(small_corpus / "corpus.json", {"windows_sha256": sha256_file(small_corpus / "windows.jsonl")})
+        elif part == "code":
+            monkeypatch.setattr(inputs, "stages_code_sha256", lambda: "0" * 64)
+        elif isinstance(value, dict):
+            changed[part] |= value
+        else:
+            changed[part] = value
+    with pytest.raises(InputError, match=words):
+        a_reference.run_block(
+            corpus=small_corpus,
+            root=tmp_path / "root",
+            settings=Settings.model_validate(changed),
+            start=start,
+            stop=stop,
+        )
+    assert before == {path: path.read_bytes() for path in (tmp_path / "root").rglob("*") if path.is_file()}
+
+
+def test_official_stage_takes_other_code_with_a_reason(root, small_settings, small_corpus, monkeypatch):
+    for module in (c_freeze, d_official):
+        monkeypatch.setattr(module, "stages_code_sha256", lambda: "0" * 64)
+    d_official.run(corpus=small_corpus, root=root, settings=small_settings, accept_code="a comment was reworded")
+    provenance = read_json(root / "jacobian_iss/iss_model_summary.json")["provenance"]
+    assert provenance["accepted_code"] == "a comment was reworded"
+    assert provenance["frozen_code_sha256"] != provenance["code_sha256"] == "0" * 64
+
+
+def test_mean_of_seeds_averages_the_facts(tmp_path, small_settings, small_corpus):
+    changed = json.loads(small_settings.model_dump_json())
+    changed["validation"]["negligible_seed_deviation"] = 0.0
+    settings = Settings.model_validate(changed)
+    for stage in (*STAGES_A_TO_C, d_official):
+        stage.run(corpus=small_corpus, root=tmp_path, settings=settings)
+    base = tmp_path / "jacobian_iss"
+    manifest = read_json(base / "freeze_manifest.json")
+    spread = [layer for layer, frozen in manifest["layers"].items() if frozen.get("reporting") == "mean of seeds"]
+    assert spread, "the fixture must have a layer whose sketch seeds differ"
+    layer = spread[0]
+    folders = [base / "low_rank_factors/small" / layer / name for name in ("", "seed_1", "seed_2")]
+    assert {f"low_rank_factors/small/{layer}/seed_{seed}/Q.pt" for seed in (1, 2)} <= set(manifest["files"])
+    queries = d_official.load_queries(
+        "benchmark", relations=2, facts_per_relation=4, families=settings.iss.families, templates=settings.iss.templates
+    )
+    labels = d_official.Labels.of(queries)
+    raw = d_official.query_states(load_model(settings.model), queries, [int(layer)], "states").states[int(layer)].double()
+    lam_rel = manifest["lam_rel"][layer]["iss"]
+    tables = [labels.iss(load_factors(folder)[0].reduce(raw), lam_rel=lam_rel, width=32) for folder in folders]
+    expected = np.mean([table.iss for table in tables], axis=0)
+    found = [
+        row["iss"]
+        for row in read_json_lines(base / "iss_per_fact_layer.jsonl")
+        if row["layer"] == int(layer) and row["metric"] == "ISS"
+    ]
+    assert np.allclose(found, expected) and not np.allclose(found, tables[0].iss)
+
+
+def test_calibration_sigma_is_a_column_of_its_own(measured, frozen, small_settings):
+    base, _ = measured
+    rows = read_json(base / "iss_model_summary.json")["per_layer"]
+    assert all(row["raw_iss_calibration_sigma"] is not None for row in rows)
+    assert all((row["iss_calibration_sigma"] is None) == (row["iss"] is None) for row in rows)
+    assert any(row["raw_iss_calibration_sigma"] != pytest.approx(row["raw_iss"], abs=1e-4) for row in rows)
+
+
+def test_corpus_rule_marks_one_size_per_layer(frozen, small_settings):
+    rows = read_json_lines(frozen / "jacobian_iss/validation/corpus_convergence.jsonl")
+    for layer in small_settings.iss.layers:
+        own = [row for row in rows if row["layer"] == layer]
+        assert [row["n"] for row in own] == small_settings.estimator.corpus_sizes
+        (chosen,) = [row for row in own if row["chosen"]]
+        assert chosen == next((row for row in own if row["converged"]), own[-1])
+        assert own[-1]["cosine_to_2n"] is None and own[-1]["converged"] is False
+
+
+def test_all_layers_have_references_where_asked_for(tmp_path, small_settings, small_corpus):
+    changed = json.loads(small_settings.model_dump_json())
+    changed["estimator"]["reference_layers"] = "all"
+    a_reference.run(corpus=small_corpus, root=tmp_path, settings=Settings.model_validate(changed))
+    base = tmp_path / "jacobian_iss"
+    assert sorted(path.name for path in (base / "full_reference/small").glob("*.safetensors")) == [
+        "0.safetensors",
+        "1.safetensors",
+        "2.safetensors",
+    ]
+    rows = read_json(base / "validation/small_model_full_comparison.json")["rows"]
+    assert {row["power_iterations"] for row in rows if row["layer"] == 1} == {0}, "outside the window plain estimators"
+    assert {row["power_iterations"] for row in rows if row["layer"] == 0} == {0, 1}
