@@ -322,11 +322,11 @@ def load_alternative(folder: Path) -> tuple[Factors | DeflatedFactors, dict[str,
         InputError: as `load_factors`, or metadata without the estimator's name or shift.
     """
     factors, metadata = load_factors(folder)
-    estimator, shift = metadata.get("estimator"), metadata.get("shift")
+    path, estimator, shift = Path(folder) / "metadata.json", metadata.get("estimator"), metadata.get("shift")
     if estimator not in ("svd", "qb_deflated", "qb_activation"):
-        raise InputError(f"{Path(folder) / 'metadata.json'}: estimator: expected a named alternative, got {estimator!r}")
+        raise InputError(f"{path}: estimator: expected a named alternative, got {estimator!r}")
     if estimator != "qb_deflated":
         return factors, metadata
     if isinstance(shift, bool) or not isinstance(shift, (int, float)) or not math.isfinite(shift):
-        raise InputError(f"{Path(folder) / 'metadata.json'}: shift: expected a finite number, got {shift!r}")
+        raise InputError(f"{path}: shift: expected a finite number, got {shift!r}")
     return DeflatedFactors(float(shift), factors), metadata
