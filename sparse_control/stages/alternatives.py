@@ -59,13 +59,14 @@ PROBE_SOURCES = {
 }
 
 
-def run(*, corpus: Path, root: Path, settings: Settings) -> Receipt:
+def run(*, corpus: Path, root: Path, settings: Settings, keep_unfinished: bool = False) -> Receipt:
     """Judge every alternative at every rank; write the rows, and the factors of the smallest rank that passed.
 
     Args:
         corpus: a built corpus folder.
         root: results root with stage A's references and calibration states.
         settings: one preset.
+        keep_unfinished: leave what was kept for a run that goes on, for a caller that removes it (`Tree.finish`).
 
     Raises:
         InputError: settings without references, references that are missing or of another model or corpus, ranks or
@@ -92,7 +93,8 @@ def run(*, corpus: Path, root: Path, settings: Settings) -> Receipt:
     _remove_stale(tree, {path.parent for path in kept})
     write_json_lines(tree.validation(FILE), [row for part in parts.values() for row in part["rows"]])
     save_closure(root, MODULE)
-    tree.finish(NAME)
+    if not keep_unfinished:
+        tree.finish(NAME)
     return Receipt.of(root, [*kept, tree.validation(FILE)])
 
 
@@ -330,6 +332,7 @@ def _save(inputs: Inputs, settings: Settings, row: dict, estimate: Estimate, wid
         "iss_seed_deviation": row["iss_seed_deviation"],
         "official": False,
         "estimator": row["estimator"],
+        "deflation": "J_hat = a I + Q B, a the shift" if deflated else None,
         "shift": estimate.shift if deflated else None,
         "probe": row["probe"],
         "probe_source": PROBE_SOURCES[row["estimator"]],
