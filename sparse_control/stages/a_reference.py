@@ -68,13 +68,14 @@ def run_block(*, corpus: Path, root: Path, settings: Settings, start: int, stop:
     return Receipt.of(root, [_block(inputs, settings, (start, stop)).path])
 
 
-def run(*, corpus: Path, root: Path, settings: Settings) -> Receipt:
+def run(*, corpus: Path, root: Path, settings: Settings, keep_unfinished: bool = False) -> Receipt:
     """Measure calibration states and, where the settings ask for them, references and the rank comparison.
 
     Args:
         corpus: a built corpus folder.
         root: results root.
         settings: one preset.
+        keep_unfinished: leave what was kept for a run that goes on, for a caller that removes it (`Tree.finish`).
 
     Raises:
         InputError: ranks or layers that do not fit the model, a corpus that is too small, a model not fetched, or
@@ -89,7 +90,8 @@ def run(*, corpus: Path, root: Path, settings: Settings) -> Receipt:
         written += [*map(inputs.tree.reference, layers), inputs.tree.reference_metadata]
         written.append(_save_comparison(inputs, settings, layers))
     save_stages_closure(root)
-    inputs.tree.finish(NAME)
+    if not keep_unfinished:
+        inputs.tree.finish(NAME)
     return Receipt.of(root, written)
 
 

@@ -48,8 +48,11 @@ def run_layer(*, corpus: Path, root: Path, settings: Settings, layer: int) -> Re
     return Receipt.of(root, [part, *(Path(root) / path for path in content["files"])])
 
 
-def run(*, corpus: Path, root: Path, settings: Settings) -> Receipt:
+def run(*, corpus: Path, root: Path, settings: Settings, keep_unfinished: bool = False) -> Receipt:
     """Climb the ladder on every layer that is still to do; write the attempts, the studies and the factors that passed.
+
+    Args:
+        keep_unfinished: leave what was kept for a run that goes on, for a caller that removes it (`Tree.finish`).
 
     Raises:
         InputError: as `run_layer`.
@@ -72,7 +75,8 @@ def run(*, corpus: Path, root: Path, settings: Settings) -> Receipt:
     whitening = {str(layer): part["lam_rel"] for layer, part in zip(settings.iss.layers, parts, strict=True)}
     write_json(tree.validation("whitening.json"), {"model": tree.model, "lam_rel": whitening})
     save_stages_closure(root)
-    tree.finish(NAME)
+    if not keep_unfinished:
+        tree.finish(NAME)
     return Receipt.of(root, [*written, tree.validation("whitening.json")])
 
 

@@ -31,11 +31,14 @@ OFFICIAL, RAW = "ISS", "Raw-ISS"
 NAME = "official"
 
 
-def run(*, corpus: Path, root: Path, settings: Settings, accept_code: str | None = None) -> Receipt:
+def run(
+    *, corpus: Path, root: Path, settings: Settings, accept_code: str | None = None, keep_unfinished: bool = False
+) -> Receipt:
     """Measure the benchmark once, with nothing left to choose.
 
     Args:
         accept_code: why a freeze made by other code is good enough, in words; it is kept in the summary.
+        keep_unfinished: leave what was kept for a run that goes on, for a caller that removes it (`Tree.finish`).
 
     Raises:
         InputError: no freeze manifest, anything it lists changed, other settings than the frozen ones, other code
@@ -148,7 +151,8 @@ def run(*, corpus: Path, root: Path, settings: Settings, accept_code: str | None
     names = ["iss_per_fact_layer.jsonl", "iss_per_fact.jsonl", "iss_model_summary.json", "raw_iss_ablation.json"]
     written = [tree.result(name) for name in names]
     save_stages_closure(root)
-    tree.finish(NAME)
+    if not keep_unfinished:
+        tree.finish(NAME)
     return Receipt.of(root, [*written, tree.states("benchmark")] if reduced else written)
 
 
