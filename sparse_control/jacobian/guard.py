@@ -22,7 +22,7 @@ def check_exact_mode(lm: LanguageModel) -> None:
     for name, parameter in lm.model.named_parameters():
         if parameter.is_meta:
             raise UnsupportedModel(f"{lm.name}: parameter {name!r} is offloaded; load the model onto one device")
-        if not parameter.dtype.is_floating_point:
+        if not parameter.dtype.is_floating_point or parameter.dtype.itemsize < 2:  # integers, and 8-bit floats
             raise UnsupportedModel(f"{lm.name}: parameter {name!r} is quantised ({parameter.dtype}); dequantise it")
     if lm.device.type == "cuda" and torch.backends.cuda.matmul.allow_tf32:
         raise UnsupportedModel("TF32 is on; set torch.backends.cuda.matmul.allow_tf32 = False for exact Jacobians")
