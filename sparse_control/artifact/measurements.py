@@ -55,6 +55,15 @@ class Selection(Record):
     measured_additivity: float | None  # progress the joint patch has
 
 
+class Candidates(Record):
+    """The sites the selector may choose from."""
+
+    components: Annotated[list[Literal["head", "mlp", "resid"]], Field(min_length=1)]  # of every layer
+    positions: Annotated[list[int], Field(min_length=1)]  # token positions; negative ones count from the end
+    sites: Count  # number of candidates
+    without_contrast: Count  # sites left out, as the prompts of every fitting pair agree up to there
+
+
 class Effects(Record):
     """Where the effect columns of the selector come from."""
 
@@ -78,6 +87,7 @@ class Evaluation(Record):
     target: Readouts  # y on the target input, per pair
     doses: Readouts  # gamma
     patched: list[Readouts]  # y on the source input under the patch: per dose, per pair
+    wrong_way: list[float] | None = None  # per dose, share of pairs whose y moves away from the target
 
     @model_validator(mode="after")
     def _shapes(self) -> "Evaluation":
@@ -85,9 +95,18 @@ class Evaluation(Record):
         same_length("doses", len(self.doses), patched=self.patched)
         for index, row in enumerate(self.patched):
             same_length("pairs", len(self.pairs), **{f"patched[{index}]": row})
+        if self.wrong_way is not None and self.wrong_way != self.moved_wrong_way():
+            raise ValueError(f"wrong_way must be the shares that patched gives, got {self.wrong_way}")
         if len(set(self.doses)) != len(self.doses) or 1.0 not in self.doses:
             raise ValueError(f"doses must differ from each other and hold the nominal dose 1, got {self.doses}")
         return self
+
+    def moved_wrong_way(self) -> list[float]:
+        """Per dose, the share of pairs whose readout moves away from the target."""
+        sides = list(zip(self.source, self.target, strict=True))
+        return [
+            sum((y - s) * (t - s) < 0 for y, (s, t) in zip(row, sides, strict=True)) / len(sides) for row in self.patched
+        ]
 
     def at_dose(self, dose: float) -> list[float]:
         """Patched readouts (pairs,) at one of the doses."""
@@ -163,6 +182,21 @@ class Reuse(Record):
         return self
 
 
+class Draw(Record):
+    """One draw of a random control, at doses 1 and -1 alone; the record itself is the first draw."""
+
+    support: list[SiteName]  # S
+    strengths: list[float]  # beta, per site
+    patched: Readouts  # y on the source input at dose 1, per evaluation pair
+    reversed: Readouts  # y on the target input at dose -1, per evaluation pair
+
+    @model_validator(mode="after")
+    def _shapes(self) -> "Draw":
+        same_length("support", len(self.support), strengths=self.strengths)
+        same_length("patched", len(self.patched), reversed=self.reversed)
+        return self
+
+
 class Provenance(Record):
     """What a measurement was made with; no times, so that a rerun is byte-identical."""
 
@@ -174,6 +208,7 @@ class Provenance(Record):
     record_sha256: Sha256 | None = None  # of the record without this field, by which a resumed run knows it is whole
 
 
+OPTIONAL = ("candidates", "draws")  # null in records without them, and always where supported is false
 SECTIONS = (
     "support", "strengths", "selection", "effects", "norms", "evaluate", "reversal", "feedback", "preservation",
     "reuse",
@@ -190,7 +225,9 @@ class Measurement(Record):
     condition: Literal["P", "F"]  # directions of the evaluation pair, or means of the fitting split
     seed: Count
     supported: bool  # whether enough pairs pass the baseline gate
-    gate: Gate
+    reason: Name | None = None  # why not, where supported is false
+    gate: Gate | None  # null where the pairs cannot be built for the model
+    candidates: Candidates | None = None
     support: list[SiteName] | None  # S
     strengths: list[float] | None  # beta, per site
     selection: Selection | None
@@ -201,6 +238,7 @@ class Measurement(Record):
     feedback: Feedback | None
     preservation: Preservation | None
     reuse: Reuse | None
+    draws: list[Draw] | None = None  # of random supports and random directions
     provenance: Provenance
 
     @model_validator(mode="after")
@@ -216,7 +254,7 @@ class Measurement(Record):
         if self.provenance.seed != self.seed:
             raise ValueError(f"provenance.seed must be the record's seed {self.seed}, got {self.provenance.seed}")
         if not self.supported:
-            return self
+            return self._unsupported()
         if len(set(self.support)) != len(self.support):
             raise ValueError(f"support must not repeat a site, got {self.support}")
         sites = {
@@ -227,6 +265,18 @@ class Measurement(Record):
         }
         same_length("support", len(self.support), **sites)
         same_length("evaluate.pairs", len(self.evaluate.pairs), **{"reversal.reversed": self.reversal.reversed})
+        for index, draw in enumerate(self.draws or []):
+            same_length("evaluate.pairs", len(self.evaluate.pairs), **{f"draws[{index}].patched": draw.patched})
+        if self.gate is None or self.reason is not None:
+            raise ValueError("gate must be given and reason null where supported is true")
+        return self
+
+    def _unsupported(self) -> "Measurement":
+        for name in OPTIONAL:
+            if getattr(self, name) is not None:
+                raise ValueError(f"{name} must be null where supported is false")
+        if self.gate is None and self.reason is None:
+            raise ValueError("gate or reason must be given where supported is false")
         return self
 
     @property

@@ -1,4 +1,4 @@
-"""One six-axis study: a (task, selector, condition) over all seeds, one record per seed (source document, 01-06)."""
+"""The six-axis records: one per (task, selector, condition, seed), and one file per study (source document, 01-06)."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -9,24 +9,17 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from sparse_control.code_hash import code_sha256
+from sparse_control.code_hash import code_sha256, save_closure
 from sparse_control.errors import InputError
-from sparse_control.files import read_json_lines, sha256_json, write_json_lines
+from sparse_control.files import read_json, read_json_lines, sha256_json, write_json, write_json_lines
 from sparse_control.models import LanguageModel, load_model
-from sparse_control.models.sites import Site, all_sites
-from sparse_control.protocol.directions import mean_contrast
-from sparse_control.protocol.effects import Effects, effect_columns, first_order_effects, measured_effects
-from sparse_control.protocol.gate import kept_pairs
+from sparse_control.models.sites import Site
+from sparse_control.protocol.directions import mean_contrast, random_of_equal_norm
 from sparse_control.protocol.intervention import Intervention
-from sparse_control.protocol.measurement import FeedbackPlan, OffTargetPanel, dose_readouts, measure
-from sparse_control.protocol.panels import OFF_TARGET, SPLITS, TASKS, build_pairs
-from sparse_control.protocol.selectors import (
-    Selection,
-    common_strength,
-    coverage_driver,
-    driver_omp,
-    fit_strengths,
-)
+from sparse_control.protocol.measurement import FeedbackPlan, draw_readouts, measure
+from sparse_control.protocol.panels import TASKS
+from sparse_control.protocol.selectors import Selection
+from sparse_control.protocol.shared import SELECTORS, SharedWork
 from sparse_control.protocol.splits import Split
 from sparse_control.receipt import Receipt
 from sparse_control.seeds import stream
@@ -34,29 +27,12 @@ from sparse_control.settings import ProtocolSettings, Settings
 
 SCHEMA = "six-axis/1"
 CODE = "sparse_control.protocol.study"
+CONDITIONS = ("P", "F")
 SECTIONS = (
-    "support", "strengths", "selection", "effects", "norms",
-    "evaluate", "reversal", "feedback", "preservation", "reuse",
+    "candidates", "support", "strengths", "selection", "effects", "norms",
+    "evaluate", "reversal", "feedback", "preservation", "reuse", "draws",
 )  # fmt: skip
-
-
-@dataclass(frozen=True, eq=False)
-class SeedContext:
-    """What all selectors and conditions of one (task, seed) share.
-
-    Attributes:
-        lm: the model.
-        gate: counts of the baseline gate, as in the record.
-        sites: the candidate sites, S of them.
-        splits: fit, evaluate and reuse after the gate; None where a split keeps too few pairs.
-        effects: columns (N, S) of the fitting split; None likewise.
-    """
-
-    lm: LanguageModel
-    gate: dict[str, Any]
-    sites: tuple[Site, ...]
-    splits: dict[str, Split] | None
-    effects: Effects | None
+WHICH = {"tasks", "selectors", "conditions", "seeds", "task_seeds"}  # settings that say which records are asked for
 
 
 @lru_cache(maxsize=1)
@@ -65,55 +41,9 @@ def _model(name: str, dtype: str) -> LanguageModel:
 
 
 @lru_cache(maxsize=1)
-def _off_target(lm: LanguageModel) -> OffTargetPanel:
-    return OffTargetPanel.read(lm, OFF_TARGET)
-
-
-@lru_cache(maxsize=8)
-def _shared(lm: LanguageModel, protocol_json: str, task: str, seed: int) -> SeedContext:
-    """`seed_context` kept for the studies of one task that follow each other; settings as JSON, to be hashable."""
-    return seed_context(lm, ProtocolSettings.model_validate_json(protocol_json), task, seed)
-
-
-def seed_context(lm: LanguageModel, protocol: ProtocolSettings, task: str, seed: int) -> SeedContext:
-    """Draw the pairs of one seed, gate them, read all candidate sites and compute the effect columns.
-
-    Raises:
-        InputError: the panel has too few pairs, or the tokenizer breaks one.
-    """
-    sites = all_sites(lm)
-    gate: dict[str, Any] = {"minimum_gap": protocol.minimum_gap}
-    splits = {}
-    for name in SPLITS:
-        pairs = build_pairs(task, lm, name, getattr(protocol.pairs, name), seed)
-        split = Split.read(lm, pairs, sites)
-        kept = kept_pairs(split.y_source, split.y_target, protocol.minimum_gap)
-        gate[name] = {"built": len(pairs), "kept": len(kept)}
-        splits[name] = split.take(kept)
-    if any(gate[name]["kept"] < max(1, protocol.minimum_pairs) for name in SPLITS):
-        return SeedContext(lm, gate, sites, None, None)
-    draws = stream(seed, task, "fit", "effects_check")
-    effects = effect_columns(splits["fit"], sites, protocol.effects, protocol.effects_check, draws)
-    return SeedContext(lm, gate, sites, splits, effects)
-
-
-def select(protocol: ProtocolSettings, selector: str, columns: np.ndarray, gap: np.ndarray) -> Selection:
-    """Support and strengths on the fitting split, by the selector's name."""
-    k = min(protocol.support_size, columns.shape[1])
-    if selector == "driver_omp":
-        return driver_omp(columns, gap, k, protocol.minimum_effect, protocol.maximum_strength)
-    return coverage_driver(columns, gap, k)
-
-
-def refit(protocol: ProtocolSettings, selector: str, columns: np.ndarray, gap: np.ndarray) -> tuple[float, ...]:
-    """The selector's strengths for a fixed support on other pairs (axis 6); a column without effect gets 0."""
-    if selector == "coverage_driver":
-        return (common_strength(columns, gap),) * columns.shape[1]
-    strengths = np.zeros(columns.shape[1])
-    live = np.linalg.norm(columns, axis=0) > 0
-    if live.any():
-        strengths[live] = fit_strengths(columns[:, live], gap, protocol.maximum_strength)
-    return tuple(strengths.tolist())
+def _work(lm: LanguageModel, protocol_json: str) -> SharedWork:
+    """What the studies of one process share; settings as JSON, to be hashable."""
+    return SharedWork(lm, ProtocolSettings.model_validate_json(protocol_json))
 
 
 def feedback_plan(protocol: ProtocolSettings, task: str, fit: Split, slope: float) -> FeedbackPlan:
@@ -135,50 +65,107 @@ def feedback_plan(protocol: ProtocolSettings, task: str, fit: Split, slope: floa
     )
 
 
-def measure_seed(
-    context: SeedContext, protocol: ProtocolSettings, task: str, selector: str, condition: str
-) -> dict[str, Any]:
-    """The sections of one record: selection on the fitting split, then the six axes."""
-    if context.splits is None:
-        return {"supported": False, "gate": context.gate} | dict.fromkeys(SECTIONS)
-    fit, evaluate, reuse = (context.splits[name] for name in SPLITS)
-    selection = select(protocol, selector, context.effects.columns, fit.gap)
-    support = tuple(context.sites[index] for index in selection.support)
+@dataclass(frozen=True, eq=False)
+class _Applied:
+    """One draw of an intervention, with the splits whose contrasts it uses under rule P."""
 
-    # Strengths and gain come from the pairs' own contrasts in both conditions (source document: the direction rule is
-    # independent of coefficient fitting and of dose updates).
-    own = Intervention(support, selection.strengths)
-    joint = dose_readouts(fit.source, fit.pairs, own, [1.0], fit.contrasts, fit.y_source)[:, 0] - fit.y_source
-    directions = mean_contrast(fit.contrasts, support) if condition == "F" else None
-    compute = {"first_order": first_order_effects, "measured": measured_effects}[protocol.effects]
-    refitted = refit(protocol, selector, compute(reuse, support), reuse.gap) if support else ()
+    intervention: Intervention
+    evaluate: Split
+    reuse: Split
+
+
+def _applied(work: SharedWork, task: str, selector: str, condition: str, seed: int) -> list[_Applied]:
+    """The intervention to measure, and the further draws of a random control, the first of which it is."""
+    context = work.context(task, seed)
+    fit, evaluate, reuse = context.splits["fit"], context.splits["evaluate"], context.splits["reuse"]
+
+    def fixed(support: tuple[Site, ...]) -> tuple[torch.Tensor, ...] | None:
+        return mean_contrast(fit.contrasts, support) if condition == "F" else None
+
+    if selector != "random_direction":
+        return [
+            _Applied(Intervention(support, selection.strengths, fixed(support)), evaluate, reuse)
+            for selection in work.chosen(task, seed, selector).selections
+            for support in [_sites(work, task, seed, selection)]
+        ]
+    (selection,) = work.chosen(task, seed, selector).selections
+    support = _sites(work, task, seed, selection)
+    generator = stream(seed, task, "evaluate", f"random_direction.{condition}")
+    draws = []
+    for _ in range(work.protocol.random_supports):
+        vectors = fixed(support)
+        if vectors is not None:
+            vectors = tuple(random_of_equal_norm(vector, generator) for vector in vectors)
+        splits = [
+            split.with_contrasts({site: random_of_equal_norm(split.contrasts[site], generator) for site in support})
+            for split in (evaluate, reuse)
+        ]
+        draws.append(_Applied(Intervention(support, selection.strengths, vectors), *splits))
+    return draws
+
+
+def _sites(work: SharedWork, task: str, seed: int, selection: Selection) -> tuple[Site, ...]:
+    sites = work.context(task, seed).sites
+    return tuple(sites[index] for index in selection.support)
+
+
+def measured_sections(work: SharedWork, task: str, selector: str, condition: str, seed: int) -> dict[str, Any]:
+    """The sections of one record: the gate, selection on the fitting split, then the six axes.
+
+    Strengths and gain come from the pairs' own contrasts under both rules (source document: the direction rule is
+    independent of coefficient fitting and of dose updates). Under `random_direction` the support and the strengths are
+    Driver-OMP's, and each direction is a random one of equal norm: a new one per pair under P, one under F.
+    """
+    context, protocol = work.context(task, seed), work.protocol
+    head = {"reason": context.reason, "gate": context.gate}
+    if context.splits is None:
+        return {"supported": False} | head | dict.fromkeys(SECTIONS)
+    fit = context.splits["fit"]
+    effects, chosen = work.effects(task, seed), work.chosen(task, seed, selector)
+    applied = _applied(work, task, selector, condition, seed)
+    first = applied[0].intervention
     axes = measure(
-        context.lm,
-        Intervention(support, selection.strengths, directions),
-        evaluate,
-        reuse,
+        work.lm,
+        first,
+        applied[0].evaluate,
+        applied[0].reuse,
         doses=protocol.doses,
-        feedback=feedback_plan(protocol, task, fit, float(joint.mean())),
-        off_target=_off_target(context.lm),
-        refit_strengths=refitted,
+        feedback=feedback_plan(protocol, task, fit, float(chosen.joint.mean())),
+        off_target=work.off_target,
+        refit_strengths=chosen.refitted,
     )
-    return {
-        "supported": True,
-        "gate": context.gate,
-        "support": [site.name for site in support],
-        "strengths": list(selection.strengths),
+    selection = chosen.selections[0]
+    sections = {
+        "candidates": {
+            "components": list(protocol.components),
+            "positions": list(protocol.positions),
+            "sites": len(context.sites),
+            "without_contrast": context.dead,
+        },
+        "support": [site.name for site in first.support],
+        "strengths": list(first.strengths),
         "selection": {
             "path": list(selection.path),
             "stop_reason": selection.stop_reason,
             "predicted_additivity": _progress(np.array(selection.predicted), fit.gap),
-            "measured_additivity": _progress(joint, fit.gap),
+            "measured_additivity": _progress(chosen.joint, fit.gap),
         },
         "effects": {
-            "kind": context.effects.kind,
-            "check_sites": context.effects.check_sites,
-            "check_pearson": context.effects.check_pearson,
+            "kind": effects.kind,
+            "check_sites": effects.check_sites,
+            "check_pearson": effects.check_pearson,
         },
+        "draws": None,
     } | axes
+    if selector in ("random_support", "random_direction"):
+        own = {
+            "support": sections["support"],
+            "strengths": sections["strengths"],
+            "patched": axes["evaluate"]["patched"][protocol.doses.index(1.0)],
+            "reversed": axes["reversal"]["reversed"],
+        }
+        sections["draws"] = [own, *(draw_readouts(draw.evaluate, draw.intervention) for draw in applied[1:])]
+    return {"supported": True} | head | {name: sections[name] for name in SECTIONS}
 
 
 def _progress(change: np.ndarray, gap: np.ndarray) -> float | None:
@@ -189,7 +176,7 @@ def _progress(change: np.ndarray, gap: np.ndarray) -> float | None:
 
 def _params_sha256(settings: Settings) -> str:
     """Hash of the settings a record depends on; which records are asked for is not among them."""
-    protocol = settings.protocol.model_dump(mode="json", exclude={"tasks", "selectors", "conditions", "seeds"})
+    protocol = settings.protocol.model_dump(mode="json", exclude=WHICH)
     return sha256_json({"model": settings.model, "dtype": settings.dtype, "threads": settings.threads, **protocol})
 
 
@@ -198,67 +185,133 @@ def _sealed(record: dict[str, Any]) -> dict[str, Any]:
     return record | {"provenance": record["provenance"] | {"record_sha256": sha256_json(record)}}
 
 
-def _finished(path: Path, common: dict[str, Any]) -> dict[int, dict[str, Any]]:
-    """Whole records of an earlier run that were made with the same model, settings and code, by seed."""
-    try:
-        rows = read_json_lines(path) if path.is_file() else []
-    except InputError:
-        return {}  # a broken file holds nothing to keep; it is measured again
-    kept = {}
-    for row in rows:
-        if not isinstance(row, dict) or row.get("schema") != SCHEMA or not isinstance(row.get("provenance"), dict):
-            continue
+@dataclass(frozen=True, eq=False)
+class _Study:
+    """Where the records of one (task, selector, condition) are, and what a record must say to be of this run."""
+
+    root: Path
+    settings: Settings
+    task: str
+    selector: str
+    condition: str
+    lm: LanguageModel
+    common: dict[str, Any]  # provenance that all seeds have alike
+
+    @property
+    def file(self) -> Path:
+        return self._below("measurements", f"{self._name}.jsonl")
+
+    def part(self, seed: int) -> Path:
+        return self._below("measurements/.parts", f"{self._name}.{seed}.part")  # no reader takes it for a measurement
+
+    @property
+    def _name(self) -> str:
+        return f"{self.task}.{self.selector}.{self.condition}"
+
+    def _below(self, folder: str, name: str) -> Path:
+        return Path(self.root, folder, self.lm.name.replace("/", "--"), name)
+
+    def is_whole(self, row: Any) -> bool:
+        """Whether a row read from a file is a record of this model, these settings and this code, and unaltered."""
+        if not isinstance(row, dict) or not isinstance(row.get("provenance"), dict):
+            return False
         provenance = {key: value for key, value in row["provenance"].items() if key != "record_sha256"}
-        if provenance == common | {"seed": row.get("seed")} and row == _sealed(row | {"provenance": provenance}):
-            kept[row["seed"]] = row
-    return kept
+        named = {name: row.get(name) for name in ("schema", "task", "selector", "condition")}
+        return (
+            named == {"schema": SCHEMA, "task": self.task, "selector": self.selector, "condition": self.condition}
+            and provenance == self.common | {"seed": row.get("seed")}
+            and row == _sealed(row | {"provenance": provenance})
+        )
+
+    def finished(self) -> dict[int, dict[str, Any]]:
+        """Whole records of the assembled file, by seed."""
+        try:
+            rows = read_json_lines(self.file) if self.file.is_file() else []
+        except InputError:
+            return {}  # a broken file holds nothing to keep; it is measured again
+        return {row["seed"]: row for row in rows if self.is_whole(row)}
+
+    def part_record(self, seed: int) -> dict[str, Any] | None:
+        """The whole record of a part file; None where there is none."""
+        try:
+            row = read_json(self.part(seed)) if self.part(seed).is_file() else None
+        except InputError:
+            return None
+        return row if self.is_whole(row) and row["seed"] == seed else None
+
+    def measured(self, seed: int) -> dict[str, Any]:
+        work = _work(self.lm, self.settings.protocol.model_dump_json())
+        record = {
+            "schema": SCHEMA,
+            "model": self.lm.name,
+            "task": self.task,
+            "selector": self.selector,
+            "condition": self.condition,
+            "seed": seed,
+            **measured_sections(work, self.task, self.selector, self.condition, seed),
+            "provenance": self.common | {"seed": seed},
+        }
+        return _sealed(record)
 
 
-def run(*, root: Path, settings: Settings, task: str, selector: str, condition: str) -> Receipt:
-    """Measure one study into `measurements/{model}/{task}.{selector}.{condition}.jsonl` below `root`.
-
-    Whole records that stand there already with the same model, settings and code are kept, those of seeds that are
-    not asked for too; the file is replaced whole after every seed, so an interrupted run goes on where it stopped.
-    Records of other settings or code are replaced. The model and the work that selectors and conditions
-    share are kept in the process, one model and eight seeds at a time; studies must not run in parallel threads,
-    as their hooks stand on one model.
-
-    Raises:
-        InputError: unknown task, selector or condition, or as `load_model` and `build_pairs`.
-    """
-    protocol = settings.protocol
-    for name, value, known in (
-        ("task", task, list(TASKS)),
-        ("selector", selector, ["driver_omp", "coverage_driver"]),
-        ("condition", condition, ["P", "F"]),
-    ):
+def _study(root: Path, settings: Settings, task: str, selector: str, condition: str) -> _Study:
+    for name, value, known in (("task", task, TASKS), ("selector", selector, SELECTORS), ("condition", condition, CONDITIONS)):
         if value not in known:
             raise InputError(f"{name} must be one of {', '.join(known)}, got {value!r}")
     torch.set_num_threads(settings.threads)
     lm = _model(settings.model, settings.dtype)
-    path = Path(root, "measurements", lm.name, f"{task}.{selector}.{condition}.jsonl")
+    save_closure(root, CODE)
     common = {
         "model": lm.provenance,
         "params_sha256": _params_sha256(settings),
         "code_sha256": code_sha256(CODE),
         "threads": settings.threads,
     }
-    finished = _finished(path, common)
-    waiting = [seed for seed in protocol.seeds if seed not in finished]
-    for seed in tqdm(waiting, desc=f"{task} {selector} {condition}", unit="seed"):
-        context = _shared(lm, protocol.model_dump_json(), task, seed)
-        record = {
-            "schema": SCHEMA,
-            "model": lm.name,
-            "task": task,
-            "selector": selector,
-            "condition": condition,
-            "seed": seed,
-            **measure_seed(context, protocol, task, selector, condition),
-            "provenance": common | {"seed": seed},
-        }
-        finished[seed] = _sealed(record)
-        write_json_lines(path, [finished[key] for key in sorted(finished)])
-    if not waiting:
-        write_json_lines(path, [finished[key] for key in sorted(finished)])
-    return Receipt.of(root, [path])
+    return _Study(Path(root), settings, task, selector, condition, lm, common)
+
+
+def _write_part(study: _Study, seed: int, finished: dict[int, dict[str, Any]]) -> Path:
+    path = study.part(seed)
+    if study.part_record(seed) is None:
+        write_json(path, finished.get(seed) or study.measured(seed))
+    return path
+
+
+def run_seed(*, root: Path, settings: Settings, task: str, selector: str, condition: str, seed: int) -> Receipt:
+    """One record, into a part file `measurements/.parts/{model}/{task}.{selector}.{condition}.{seed}.part`.
+
+    A whole record of the same model, settings and code is kept, whether it stands in the part or in the assembled
+    file. What the records of a seed share (pairs, effect columns, selections) is kept in the process for a few seeds, so
+    that a run that takes all selectors and conditions of a (task, seed) one after the other is the cheapest. Records
+    must not be measured in parallel threads, as their hooks stand on one model.
+
+    Raises:
+        InputError: unknown task, selector or condition, or as `load_model`, `build_pairs` and `seed_context`.
+    """
+    study = _study(root, settings, task, selector, condition)
+    return Receipt.of(study.root, [_write_part(study, seed, study.finished())])
+
+
+def run(*, root: Path, settings: Settings, task: str, selector: str, condition: str) -> Receipt:
+    """One study: what is missing is measured, then `measurements/{model}/{task}.{selector}.{condition}.jsonl` is written.
+
+    Every record is written to its part file as soon as it is measured (`run_seed`), and the parts are removed once the
+    whole file stands, so an interrupted run loses the record in hand and the final bytes do not depend on the
+    interruption. Whole records of seeds that are not asked for stay; records of other settings or code are replaced.
+
+    Raises:
+        InputError: as `run_seed`.
+    """
+    study = _study(root, settings, task, selector, condition)
+    records = study.finished()
+    seeds = settings.protocol.seeds_of(task)
+    for seed in tqdm([seed for seed in seeds if seed not in records], desc=f"{task} {selector} {condition}", unit="seed"):
+        _write_part(study, seed, records)
+        records[seed] = study.part_record(seed)
+    write_json_lines(study.file, [records[seed] for seed in sorted(records)])
+    for seed in seeds:
+        study.part(seed).unlink(missing_ok=True)
+    for folder in (study.part(0).parent, study.part(0).parent.parent):
+        if folder.is_dir() and not any(folder.iterdir()):
+            folder.rmdir()
+    return Receipt.of(study.root, [study.file])

@@ -1,19 +1,20 @@
 """One study end to end on a tiny model: schema, gate, resume, and the default model's figures."""
 
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from sparse_control.artifact.measurements import read_measurements
-from sparse_control.errors import InputError
+from sparse_control.artifact.measurements import read_all_measurements, read_measurements
+from sparse_control.errors import InputError, UnsupportedModel
 from sparse_control.files import read_json_lines, write_json_lines
 from sparse_control.models.sites import all_sites
-from sparse_control.protocol import study
+from sparse_control.protocol import shared, study
 from sparse_control.protocol.gate import kept_pairs
 from sparse_control.protocol.measurement import OffTargetPanel
-from sparse_control.protocol.prompts import CachedPrompts
+from sparse_control.protocol.prompts import read_prompts
 from sparse_control.protocol.splits import Split
 from sparse_control.settings import load_settings
 from tests.protocol.pairs import make_pairs
@@ -25,7 +26,9 @@ PARAMS = Path(__file__).parents[2] / "params.yaml"
 def settings(**protocol):
     base = load_settings(PARAMS)
     counts = base.protocol.pairs.model_copy(update={"fit": 4, "evaluate": 4, "reuse": 4})
-    small = {"pairs": counts, "minimum_gap": 0.0, "minimum_pairs": 1, "effects_check": 3, "seeds": [0, 1]}
+    small = {
+        "pairs": counts, "minimum_gap": 0.0, "minimum_pairs": 1, "effects_check": 3, "seeds": [0, 1], "random_supports": 3,
+    }  # fmt: skip
     return base.model_copy(update={"threads": 1, "protocol": base.protocol.model_copy(update=small | protocol)})
 
 
@@ -39,16 +42,17 @@ def tiny(monkeypatch):
     def pairs(task, _lm, split, n, seed):
         return make_pairs(n, first=100 * ("fit", "evaluate", "reuse").index(split) % 37 + seed)
 
+    def off_target(work):
+        return OffTargetPanel(("a", "b"), read_prompts(lm, [prompt(8).tolist()] * 2, shared.candidate_sites(lm, work.protocol)))
+
     monkeypatch.setattr(study, "_model", lambda name, dtype: lm)
-    monkeypatch.setattr(study, "build_pairs", pairs)
-    monkeypatch.setattr(
-        study, "_off_target", lambda lm: OffTargetPanel(("a", "b"), CachedPrompts(lm, [prompt(5).tolist()] * 2))
-    )
-    inner = study.measure_seed
-    monkeypatch.setattr(study, "measure_seed", lambda *args: measured.append(args[2:]) or inner(*args))
-    study._shared.cache_clear()
+    monkeypatch.setattr(shared, "build_pairs", pairs)
+    monkeypatch.setattr(shared.SharedWork, "off_target", property(off_target))
+    inner = study.measured_sections
+    monkeypatch.setattr(study, "measured_sections", lambda *args: measured.append(args[1:]) or inner(*args))
+    study._work.cache_clear()
     yield measured
-    study._shared.cache_clear()
+    study._work.cache_clear()
 
 
 def run(root, **changes):
@@ -60,9 +64,10 @@ def path(root, selector="driver_omp", condition="P", model="tiny-llama"):
     return root / "measurements" / model / f"ioi.{selector}.{condition}.jsonl"
 
 
-@pytest.mark.parametrize("selector", ["driver_omp", "coverage_driver"])
+@pytest.mark.parametrize(
+    ("selector", "effects"), [*product(shared.SELECTORS, ["first_order"]), ("driver_omp_remeasured", "measured")]
+)
 @pytest.mark.parametrize("condition", ["P", "F"])
-@pytest.mark.parametrize("effects", ["first_order", "measured"])
 def test_records_follow_the_schema(tiny, tmp_path, selector, condition, effects):
     receipt = run(tmp_path, selector=selector, condition=condition, settings=settings(effects=effects))
     assert list(receipt.as_json()) == [f"measurements/tiny-llama/ioi.{selector}.{condition}.jsonl"]
@@ -71,7 +76,7 @@ def test_records_follow_the_schema(tiny, tmp_path, selector, condition, effects)
     for record in records:
         assert record.supported and record.effects.kind == effects
         assert len(record.feedback.endpoints) == 8
-        assert len(record.support) <= 4
+        assert len(record.support) <= 4 or selector == "all_sites"
 
 
 def test_a_rerun_is_byte_identical_and_keeps_what_is_there(tiny, tmp_path):
@@ -80,7 +85,7 @@ def test_a_rerun_is_byte_identical_and_keeps_what_is_there(tiny, tmp_path):
     assert len(tiny) == 2
     run(tmp_path)
     assert path(tmp_path).read_bytes() == first and len(tiny) == 2
-    study._shared.cache_clear()
+    study._work.cache_clear()
     run(tmp_path / "again")
     assert path(tmp_path / "again").read_bytes() == first
 
@@ -128,20 +133,162 @@ def test_a_broken_file_is_measured_again(tiny, tmp_path):
 
 
 def test_an_interrupted_run_keeps_its_finished_seeds(tiny, tmp_path, monkeypatch):
-    inner = study.measure_seed
+    inner = study.measured_sections
 
     def fail_on_second(*args):
         if len(tiny) == 1:
             raise KeyboardInterrupt
         return inner(*args)
 
-    monkeypatch.setattr(study, "measure_seed", fail_on_second)
+    monkeypatch.setattr(study, "measured_sections", fail_on_second)
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path)
-    assert [row["seed"] for row in read_json_lines(path(tmp_path))] == [0]
-    monkeypatch.setattr(study, "measure_seed", inner)
+    assert not path(tmp_path).exists() and read_all_measurements(tmp_path) == []
+    monkeypatch.setattr(study, "measured_sections", inner)
     run(tmp_path)
     assert [row["seed"] for row in read_json_lines(path(tmp_path))] == [0, 1] and len(tiny) == 2
+    assert not (tmp_path / "measurements/.parts").exists()
+    study._work.cache_clear()
+    run(tmp_path / "at_once")
+    assert path(tmp_path).read_bytes() == path(tmp_path / "at_once").read_bytes()
+
+
+def test_one_record_at_a_time_in_any_order_gives_the_same_file(tiny, tmp_path):
+    for seed in (1, 0):
+        arguments = {"task": "ioi", "selector": "driver_omp", "condition": "P", "settings": settings(), "seed": seed}
+        first = study.run_seed(root=tmp_path, **arguments)
+        assert study.run_seed(root=tmp_path, **arguments) == first and first.broken(tmp_path) == []
+    assert len(tiny) == 2 and read_all_measurements(tmp_path) == []
+    run(tmp_path)
+    assert len(tiny) == 2
+    study._work.cache_clear()
+    run(tmp_path / "at_once")
+    assert path(tmp_path).read_bytes() == path(tmp_path / "at_once").read_bytes()
+    again = study.run_seed(root=tmp_path, **arguments)
+    assert again == first and len(tiny) == 4, "a record of the assembled file is not measured again"
+
+
+def test_a_broken_or_foreign_part_is_measured_again(tiny, tmp_path):
+    arguments = {"task": "ioi", "selector": "driver_omp", "condition": "P", "settings": settings(), "root": tmp_path}
+    (name,) = study.run_seed(**arguments, seed=0).as_json()
+    part = tmp_path / name
+    whole = part.read_bytes()
+    for broken in (whole[:-40], whole.replace(b'"seed": 0', b'"seed": 1'), whole.replace(b'"readouts": ', b'"readouts": 1')):
+        assert broken != whole
+        part.write_bytes(broken)
+        study.run_seed(**arguments, seed=0)
+        assert part.read_bytes() == whole
+    assert len(tiny) == 4
+
+
+def test_selectors_and_conditions_of_a_seed_share_its_work(tiny, tmp_path, monkeypatch):
+    calls = []
+    inner = shared.seed_context
+    monkeypatch.setattr(shared, "seed_context", lambda *args: calls.append(args[2:]) or inner(*args))
+    for selector in ("driver_omp", "random_direction", "coverage_driver"):
+        for condition in ("P", "F"):
+            run(tmp_path, selector=selector, condition=condition)
+    assert calls == [("ioi", 0), ("ioi", 1)]
+
+
+def test_contexts_beyond_the_memory_allowed_are_read_again(tiny, tmp_path, monkeypatch):
+    calls = []
+    inner = shared.seed_context
+    monkeypatch.setattr(shared, "seed_context", lambda *args: calls.append(args[2:]) or inner(*args))
+    monkeypatch.setattr(shared, "MAXIMUM_BYTES", 0)
+    for condition in ("P", "F"):
+        run(tmp_path, condition=condition)
+    assert calls == [("ioi", 0), ("ioi", 1)] * 2
+
+
+def test_a_task_may_have_seeds_of_its_own(tiny, tmp_path):
+    run(tmp_path, settings=settings(task_seeds={"ioi": [4], "sentiment": [0]}))
+    assert [row["seed"] for row in read_json_lines(path(tmp_path))] == [4]
+
+
+def test_any_declared_position_and_component(tiny, tmp_path):
+    chosen = settings(components=["resid", "mlp"], positions=[4, -1], effects="measured")
+    run(tmp_path, settings=chosen)
+    for record in read_measurements(tmp_path, path(tmp_path)):
+        assert record.candidates.positions == [4, -1] and record.candidates.sites == 12
+        assert {name.rsplit("@")[1] for name in record.support} <= {"4", "-1"}
+
+
+def test_sites_before_every_difference_are_no_candidates(tiny, tmp_path):
+    run(tmp_path, settings=settings(positions=[1, -1]))
+    for record in read_measurements(tmp_path, path(tmp_path)):
+        assert record.candidates.sites == 15 and record.candidates.without_contrast == 15
+
+
+@pytest.mark.parametrize(
+    ("positions", "message"),
+    [
+        ([9], "protocol.positions: site L00.head.0@9: position 9 is outside a prompt of 7 tokens"),
+        ([-1, 8], "protocol.positions: .*position 8 is outside a prompt of 7 tokens"),
+        ([-1, 6], "protocol.positions: sites L00.head.0@-1 and L00.head.0@6 are one place in a prompt of 7 tokens"),
+        ([1], r"protocol.positions: \[1\]: the prompts of every ioi pair agree up to there"),
+    ],
+)
+def test_positions_that_do_not_fit(tiny, tmp_path, positions, message):
+    with pytest.raises(InputError, match=message):
+        run(tmp_path, settings=settings(positions=positions))
+    assert not (tmp_path / "measurements").exists()
+
+
+def test_random_controls_keep_their_draws(tiny, tmp_path):
+    for selector, condition in product(("random_support", "random_direction", "driver_omp"), ("P", "F")):
+        run(tmp_path, selector=selector, condition=condition)
+    for record in read_all_measurements(tmp_path):
+        if record.selector == "driver_omp":
+            assert record.draws is None
+            continue
+        assert len(record.draws) == 3
+        first = record.draws[0]
+        assert first.support == record.support and first.strengths == record.strengths
+        assert first.patched == record.evaluate.at_dose(1.0) and first.reversed == record.reversal.reversed
+        assert record.draws[1].patched != first.patched
+
+
+@pytest.mark.parametrize("condition", ["P", "F"])
+def test_random_directions_have_the_norms_of_the_true_ones(tiny, tmp_path, condition):
+    for selector in ("driver_omp", "random_direction"):
+        run(tmp_path, selector=selector, condition=condition)
+    true, random = (read_measurements(tmp_path, path(tmp_path, selector, condition))[0] for selector in ("driver_omp", "random_direction"))
+    assert random.support == true.support and random.strengths == true.strengths
+    assert random.norms.direction == pytest.approx(true.norms.direction, rel=1e-5)
+    assert random.evaluate.patched != true.evaluate.patched
+    assert random.feedback.gain == true.feedback.gain
+
+
+def test_remeasured_omp_measures_what_it_predicts_from(tiny, tmp_path):
+    """R^2 of the path is that of the joint patch on the fitting split, not that of added single effects."""
+    run(tmp_path, selector="driver_omp_remeasured", settings=settings(effects="measured", seeds=[0]))
+    (record,) = read_measurements(tmp_path, path(tmp_path, "driver_omp_remeasured"))
+    work = study._work(study._model("", ""), settings(effects="measured", seeds=[0]).protocol.model_dump_json())
+    fit = work.context("ioi", 0).splits["fit"]
+    left = fit.gap - work.chosen("ioi", 0, "driver_omp_remeasured").joint
+    assert record.selection.path[-1] == pytest.approx(1 - left @ left / (fit.gap @ fit.gap), abs=1e-5)
+
+
+def test_wrong_way_is_the_share_of_pairs_that_move_away(tiny, tmp_path):
+    run(tmp_path)
+    for record in read_measurements(tmp_path, path(tmp_path)):
+        evaluated = record.evaluate
+        for row, share in zip(evaluated.patched, evaluated.wrong_way, strict=True):
+            away = [(y - s) * (t - s) < 0 for y, s, t in zip(row, evaluated.source, evaluated.target)]
+            assert share == sum(away) / len(away)
+        assert evaluated.wrong_way[evaluated.doses.index(0.0)] == 0.0
+
+
+def test_a_model_that_cannot_take_the_prompts_is_a_result(tiny, tmp_path, monkeypatch):
+    def refuse(*_):
+        raise UnsupportedModel("the model's tokenizer has no chat template")
+
+    monkeypatch.setattr(shared, "build_pairs", refuse)
+    run(tmp_path)
+    for record in read_measurements(tmp_path, path(tmp_path)):
+        assert not record.supported and record.gate is None
+        assert record.reason == "the model's tokenizer has no chat template"
 
 
 def test_conditions_share_support_strengths_and_gain(tiny, tmp_path):
@@ -160,6 +307,16 @@ def test_a_task_without_gaps_is_not_supported(tiny, tmp_path):
     for record in read_measurements(tmp_path, path(tmp_path)):
         assert not record.supported and record.evaluate is None
         assert record.gate.fit.built == 4 and record.gate.fit.kept == 0
+        assert record.reason == "0 of 4 fit pairs have a gap of 1e+06 logits; 1 are needed"
+
+
+def test_nothing_is_patched_before_the_gate(tiny, tmp_path, monkeypatch):
+    def refuse(*_):
+        raise AssertionError("patched")
+
+    monkeypatch.setattr(shared, "effect_columns", refuse)
+    monkeypatch.setattr(study, "measure", refuse)
+    run(tmp_path, settings=settings(minimum_gap=1e6))
 
 
 def test_gate_keeps_the_pairs_with_a_gap():
@@ -179,8 +336,8 @@ def test_a_gated_split_is_the_split_of_the_pairs_kept():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"task": "refusal"}, "task must be one of ioi, sentiment, got 'refusal'"),
-        ({"selector": "top_k"}, "selector must be one of"),
+        ({"task": "arithmetic"}, "task must be one of ioi, sentiment, .*got 'arithmetic'"),
+        ({"selector": "best"}, "selector must be one of .*got 'best'"),
         ({"condition": "p"}, "condition must be one of P, F, got 'p'"),
     ],
 )
