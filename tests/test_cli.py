@@ -53,10 +53,15 @@ def refused(result, *words):
 
 
 @pytest.mark.parametrize(
-    "arguments", [["reproduce"], ["verify"], ["show"], ["show", "iss"], ["score", str(EXAMPLE)], ["--help"], ["doctor"]]
-)
+    "arguments", [
+        ["reproduce"], ["verify"], ["show"], ["show", "iss"], ["show", "protocol"], ["show", "reuse"],
+        ["show", "sites", "--help"], ["show", "--help"], ["score", str(EXAMPLE)], ["--help"], ["doctor"],
+        ["run", "--help"], ["run", "six-axis", "--help"], ["run", "generate", "--help"],
+    ],
+)  # fmt: skip
 def test_nothing_heavy_is_loaded(built, tmp_path, arguments):
-    options = ["--root", str(built)] if arguments[0] in ("reproduce", "verify", "show") else []
+    reading = arguments[0] in ("reproduce", "verify", "show") and "--help" not in arguments
+    options = ["--root", str(built)] if reading else []
     options += ["--out", str(tmp_path)] if arguments == ["reproduce"] else []
     program = (
         "import sys; from sparse_control.cli import main; code = main(sys.argv[1:]);"
@@ -122,9 +127,44 @@ def test_show(run, built):
     assert "rank_curve: " in run("show", "iss", "--root", built)[1]
     protocol = run("show", "protocol", "--root", built)[1]
     assert "reuse: " in protocol and "rank_curve" not in protocol
+    assert run("show", "--root", built, "reuse") == run("show", "reuse", "--root", built)
     assert "not supported by this model" in run("show", "dose_response", "--root", built)[1]
     refused(run("show", "nothing", "--root", built), "'nothing'", "reachability")
     refused(run("show", "--root", built / "measurements"), "no measurements")
+
+
+def test_show_protocol_says_what_it_is(run, built, tmp_path):
+    model = tmp_path / "own"
+    model.mkdir()
+    config = {"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 5, "num_attention_heads": 4}
+    (model / "config.json").write_text(json.dumps(config))
+    code, out, _ = run("show", "protocol", "--preset", "paper", "--model", model, "--plan")
+    assert code == 0 and "reuse: " not in out
+    for line in ("05 preservation", "driver_omp ", "Pairs per seed: 24 to fit"):
+        assert any(found.startswith(line) for found in out.splitlines())
+    assert "L00.head.0@-1 .. L04.head.3@-1  20     16 " in out and "L00.mlp@-1 .. L04.mlp@-1        5      64 " in out
+    whole = run("show", "protocol", "--root", built)[1]
+    assert whole.index("05 preservation") < whole.index("reuse: ")
+    refused(run("show", "protocol", "--root", tmp_path), "no measurements")
+    refused(run("show", "protocol", "--preset", "huge"), "no preset 'huge'")
+
+
+def test_show_sites(run, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({
+        "model_type": "odd", "text_config": {
+            "hidden_size": 96, "num_hidden_layers": 2, "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 32,
+        },
+    }))  # fmt: skip
+    code, out, _ = run("show", "sites", tmp_path)
+    assert code == 0 and out.splitlines()[0].endswith("odd, 2 layers of width 96, 6 heads")
+    assert "L00.head.0@-1 .. L01.head.5@-1  12     32 " in out and "L00.resid@-1 .. L01.resid@-1    2      96 " in out
+    for content in ({"hidden_size": 96}, {"n_head": True}, []):
+        (tmp_path / "config.json").write_text(json.dumps(content))
+        refused(run("show", "sites", tmp_path), "config.json")
+    refused(run("show", "sites", "smollm3"), "'smollm3'", "known names")
+    refused(run("show", "sites", "absent.gguf"), "no such file")
+    (tmp_path / "broken.gguf").write_text("GGUF")
+    refused(run("show", "sites", tmp_path / "broken.gguf"), "broken.gguf: not a GGUF file")
 
 
 def test_score_example(run):
@@ -234,6 +274,23 @@ def test_a_missing_extra_is_one_line(tmp_path, module, command, extra):
     )
 
 
+@pytest.fixture
+def given_flow(monkeypatch):
+    """Put a function in place of every flow, and of what runs it; the model's name is not looked up."""
+
+    def put(flow):
+        class Module:
+            run_in_process = staticmethod(lambda flow, parameters: flow(**parameters))
+
+            def __getattr__(self, name):
+                return flow
+
+        monkeypatch.setattr(measure, "check_model", lambda preset, model: None)
+        monkeypatch.setattr(measure, "import_module", lambda name: Module())
+
+    return put
+
+
 @pytest.mark.parametrize(
     "raised, code, message",
     [
@@ -242,30 +299,40 @@ def test_a_missing_extra_is_one_line(tmp_path, module, command, extra):
         (KeyboardInterrupt(), 130, "\nerror: interrupted\n"),
     ],
 )
-def test_a_failing_run(run, monkeypatch, raised, code, message):
+def test_a_failing_run(run, given_flow, raised, code, message):
     def flow(**arguments):
         raise raised
 
-    monkeypatch.setattr(measure, "check_model", lambda preset, model: None)
-    monkeypatch.setattr(
-        measure, "import_module", lambda name: type("Module", (), {"official_iss": staticmethod(flow)})
-    )
+    given_flow(flow)
     assert run("run", "official-iss") == (code, "", message)
 
 
-def test_a_run_hands_its_options_on(run, monkeypatch, tmp_path):
+FLOWS = ("official-iss", "experiment-a", "experiment-b", "experiment-c", "experiment-d", "nulls", "alternatives", "six-axis")
+
+
+@pytest.mark.parametrize("command", FLOWS)
+def test_a_run_hands_its_options_on(run, given_flow, tmp_path, command):
     seen = {}
 
     def flow(**arguments):
         seen.update(arguments)
         steps = [{"step": "A", "skipped": True, "files": {"x": "y"}}, {"step": "B", "skipped": False, "files": {}}]
-        return {"flow": "six-axis", "model": "m", "preset": "paper", "root": "r", "steps": steps}
+        return {"flow": command, "model": "m", "preset": "paper", "root": "r", "steps": steps}
 
-    monkeypatch.setattr(measure, "check_model", lambda preset, model: None)
-    monkeypatch.setattr(measure, "import_module", lambda name: type("Module", (), {"six_axis": staticmethod(flow)}))
-    code, out, _ = run("run", "six-axis", "--preset", "paper", "--model", "m", "--root", tmp_path)
-    assert code == 0 and seen == {"preset": "paper", "model": "m", "root": str(tmp_path)}
-    assert out.splitlines() == ["A: unchanged, 1 files", "B: measured, 0 files", "six-axis: m at preset paper in r"]
+    given_flow(flow)
+    options = ["--preset", "paper", "--model", "m", "--root", tmp_path]
+    code, out, _ = run("run", command, *options)
+    expected = {"preset": "paper", "model": "m", "root": str(tmp_path)}
+    assert code == 0 and seen == expected
+    assert out.splitlines() == ["A: unchanged, 1 files", "B: measured, 0 files", f"{command}: m at preset paper in r"]
+
+    assert run("run", command, *options, "--dask", "local:2")[0] == 0 and seen == expected | {"dask": "local:2"}
+    accepted = run("run", command, *options, "--accept-code", "a comment was mended")
+    if command in ("official-iss", "experiment-d"):
+        assert accepted[0] == 0 and seen["accept_code"] == "a comment was mended"
+        refused(run("run", command, *options, "--accept-code", " "), "--accept-code: say why")
+    else:
+        assert accepted[0] == 2 and "No such option" in accepted[2]
 
 
 def test_an_unexpected_error_keeps_its_traceback(monkeypatch):

@@ -1,31 +1,133 @@
-"""`show`: the tables in the terminal."""
+"""`show`: tables and provenance in the terminal."""
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
-from sparse_control.commands.options import root_option
-from sparse_control.errors import InputError
+from sparse_control.commands.options import preset_options, root_option
+from sparse_control.commands.text import aligned
+from sparse_control.errors import InputError, NotAvailable
 from sparse_control.project import project_folder
 
+MAIN = ("summary", "official_iss")
 
-@click.command()
-@click.argument("table", required=False)
-@root_option
-def show(table: str | None, root: Path | None) -> None:
-    """Print tables: one by name, `iss`, `protocol`, or the two main ones."""
-    from sparse_control.artifact.layout import LAYOUTS, shown
+
+class Tables(click.Group):
+    """A group whose further commands are the tables by name; they are known when they are asked for."""
+
+    def list_commands(self, context: click.Context) -> list[str]:
+        from sparse_control.artifact.tables import TABLES
+
+        return [*super().list_commands(context), *TABLES]
+
+    def get_command(self, context: click.Context, name: str) -> click.Command | None:
+        from sparse_control.artifact.layout import LAYOUTS
+        from sparse_control.artifact.tables import TABLES
+
+        if command := super().get_command(context, name):
+            return command
+        if name not in TABLES:
+            raise InputError(f"no table {name!r}; there are: {', '.join([*self.commands, *TABLES])}")
+
+        @click.command(name, help=f"{LAYOUTS[name].title}.", short_help=LAYOUTS[name].title)
+        @root_option
+        @click.pass_context
+        def table(context: click.Context, root: Path | None) -> None:
+            click.echo(_tables([name], root or context.parent.params["root"]), nl=False)
+
+        return table
+
+
+def _tables(names: Sequence[str], root: Path | None) -> str:
+    from sparse_control.artifact.layout import shown
     from sparse_control.artifact.manifest import check_root
     from sparse_control.artifact.render import plain_text
     from sparse_control.artifact.tables import TABLES, read_records
 
-    groups = {group: [name for name in TABLES if LAYOUTS[name].group == group] for group in ("iss", "protocol")}
-    chosen = ["summary", "official_iss"] if table is None else groups.get(table, [table])
-    if unknown := [name for name in chosen if name not in TABLES]:
-        raise InputError(f"no table {unknown[0]!r}; there are: iss, protocol, {', '.join(TABLES)}")
     root = root or project_folder()
     check_root(root)
     records = read_records(root, project_folder())
-    click.echo("\n".join(plain_text(shown(name, TABLES[name](records), records)) for name in chosen), nl=False)
-    if table is None:
-        click.echo(f"\nmore: show iss, show protocol, show {{{', '.join(TABLES)}}}")
+    return "\n".join(plain_text(shown(name, TABLES[name](records), records)) for name in names)
+
+
+def _in_group(group: str) -> list[str]:
+    from sparse_control.artifact.layout import LAYOUTS
+    from sparse_control.artifact.tables import TABLES
+
+    return [name for name in TABLES if LAYOUTS[name].group == group]
+
+
+@click.group(cls=Tables, invoke_without_command=True)
+@root_option
+@click.pass_context
+def show(context: click.Context, root: Path | None) -> None:
+    """Tables in the terminal; the two main ones by default."""
+    if context.invoked_subcommand is None:
+        from sparse_control.artifact.tables import TABLES
+
+        click.echo(_tables(MAIN, root), nl=False)
+        click.echo(f"\nmore: show iss, show protocol, show sites, show {{{', '.join(TABLES)}}}")
+
+
+@show.command("iss")
+@root_option
+@click.pass_context
+def show_iss(context: click.Context, root: Path | None) -> None:
+    """Every table of official ISS."""
+    click.echo(_tables(_in_group("iss"), root or context.parent.params["root"]), nl=False)
+
+
+@show.command("protocol")
+@preset_options
+@click.option("--plan", is_flag=True, help="What is measured, without the tables.")
+@root_option
+@click.pass_context
+def show_protocol(context: click.Context, root: Path | None, preset: str, model: str | None, plan: bool) -> None:
+    """What the six-axis protocol is on a model, and its tables.
+
+    Axes with their thresholds, tasks, selectors, direction rules and sites stand first, as the preset has them.
+    """
+    from sparse_control.settings import load_settings
+
+    settings = load_settings(project_folder() / "params.yaml", preset, model)
+    tables = "" if plan else "\n" + _tables(_in_group("protocol"), root or context.parent.params["root"])
+    click.echo("\n".join(_protocol_lines(settings)))
+    click.echo(tables, nl=False)
+
+
+def _protocol_lines(settings: Any) -> list[str]:
+    from sparse_control.models.shape import model_shape
+    from sparse_control.protocol import description
+
+    protocol = settings.protocol
+    lines = [f"The six-axis protocol at preset {settings.preset} on {settings.model}"]
+    for rows in (description.axes(protocol), description.tasks(protocol)):
+        lines += ["", *aligned(rows)]
+    lines += ["", *aligned(description.choices(protocol)), "", click.wrap_text(description.pairs(protocol), 110), ""]
+    try:
+        shape = model_shape(settings.model)
+    except NotAvailable as error:
+        return [*lines, f"Sites: {error}"]
+    return [*lines, *aligned(description.sites(shape, protocol.components, protocol.positions))]
+
+
+@show.command("sites")
+@click.argument("model", required=False)
+def show_sites(model: str | None) -> None:
+    """Where an intervention can act in MODEL: names, counts and widths; nothing is loaded.
+
+    MODEL is a registry name, a hub id, a directory or a .gguf file; the one of params.yaml by default.
+    """
+    from sparse_control.models.shape import model_shape
+    from sparse_control.protocol.description import sites
+    from sparse_control.settings import load_settings
+
+    shape = model_shape(load_settings(project_folder() / "params.yaml", "smoke", model).model)
+    click.echo(f"{shape.name}: {shape.architecture}, {shape.layers} layers of width {shape.width}, {shape.heads} heads")
+    click.echo("\n".join(aligned(sites(shape))))
+    click.echo(
+        "A name is layer, component and token position: L05.head.3@-1 is head 3 of layer 5 at the last token. Positions "
+        "count from 0, or from the end where negative."
+    )
