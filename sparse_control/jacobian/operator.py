@@ -14,6 +14,9 @@ from sparse_control.jacobian.sweep import pull_back, push_forward
 from sparse_control.models.decode import DecodeStep, as_prompt
 from sparse_control.models.language_model import LanguageModel
 
+KEPT_BYTES = 1 << 30    # of keys and values that wait for the next pass
+PROMPTS_PER_FORWARD = 4    # enough rows for the matrix products to run at their full rate
+
 Array = np.ndarray | Tensor
 Product = Callable[[DecodeStep, Mapping[int, Tensor]], dict[int, Tensor]]
 
@@ -103,36 +106,74 @@ class DenseOperator(_Products):
         return self.matrix.T @ block
 
 
+class CorpusOperators:
+    """The corpus-averaged Jacobians of several layers by their action alone; each pass makes one forward per prompt.
+
+    Keys and values of the prompts are kept from pass to pass while they fit into `kept_bytes`; the others are read anew.
+
+    Raises:
+        ValueError: no prompts or layers, a prompt that is not a sequence of at least two token ids, or a layer outside
+            the model.
+    """
+
+    def __init__(
+        self,
+        lm: LanguageModel,
+        corpus_ids: Sequence[Sequence[int]],
+        layers: Sequence[int],
+        kept_bytes: int = KEPT_BYTES,
+    ) -> None:
+        check_exact_mode(lm)
+        if len(corpus_ids) == 0:
+            raise ValueError("corpus_ids must hold at least one prompt")
+        if len(layers) == 0:
+            raise ValueError("layers must name at least one source layer, got none")
+        self.lm = lm
+        self.layers = [whole_number("layer", layer, 0, lm.n_layers - 1) for layer in layers]
+        self.corpus_ids = [as_prompt(lm, prompt, f"corpus_ids[{index}]") for index, prompt in enumerate(corpus_ids)]
+        self._kept: list[DecodeStep] = []
+        self._free_bytes = kept_bytes
+
+    def _steps(self) -> Iterator[DecodeStep]:
+        yield from self._kept
+        for start in range(len(self._kept), len(self.corpus_ids), PROMPTS_PER_FORWARD):
+            steps = DecodeStep.batch(self.lm, self.corpus_ids[start : start + PROMPTS_PER_FORWARD])
+            for index, step in enumerate(steps, start):
+                if len(self._kept) == index and step.nbytes <= self._free_bytes:  # kept are the first ones, in order
+                    self._kept.append(step)
+                    self._free_bytes -= step.nbytes
+                yield step
+
+    def prompt_products(self, product: Product, blocks: Mapping[int, Tensor]) -> Iterator[dict[int, Tensor]]:
+        """Products of each prompt's own Jacobians, one prompt after another: {l: (d, m)} -> {l: (m, d)}."""
+        check_exact_mode(self.lm)
+        rows = {layer: block.T.to(self.lm.device, self.lm.model.dtype) for layer, block in blocks.items()}  # (m, d)
+        for step in self._steps():
+            yield {layer: products.cpu() for layer, products in product(step, rows).items()}
+
+    def mean(self, product: Product, blocks: Mapping[int, Tensor]) -> dict[int, Tensor]:
+        """Products of the averages, `push_forward` or `pull_back`: {l: (d, m)} -> {l: (d, m)}, float64."""
+        totals = {layer: torch.zeros(block.T.shape, dtype=torch.float64) for layer, block in blocks.items()}
+        for products in self.prompt_products(product, blocks):
+            for layer, rows in products.items():
+                totals[layer] += rows
+        return {layer: total.T / len(self.corpus_ids) for layer, total in totals.items()}
+
+
 class CorpusOperator(_Products):
     """The corpus-averaged Jacobian of one layer by its action alone: batched JVPs and VJPs, never a d x d matrix."""
 
     def __init__(self, lm: LanguageModel, corpus_ids: Sequence[Sequence[int]], layer: int) -> None:
-        check_exact_mode(lm)
-        if len(corpus_ids) == 0:
-            raise ValueError("corpus_ids must hold at least one prompt")
-        self.lm, self.layer = lm, whole_number("layer", layer, 0, lm.n_layers - 1)
-        self.corpus_ids = [as_prompt(lm, prompt, f"corpus_ids[{index}]") for index, prompt in enumerate(corpus_ids)]
+        self._layers = CorpusOperators(lm, corpus_ids, [layer])
+        self.lm, (self.layer,) = lm, self._layers.layers
         self.shape = (lm.width, lm.width)
         self.dtype = lm.model.dtype
 
-    def prompt_products(self, product: Product, block: Tensor) -> Iterator[Tensor]:
-        """The product of each prompt's own Jacobian with `block` (d, m), one prompt after another: (m, d) each."""
-        check_exact_mode(self.lm)
-        rows = block.T.to(self.lm.device, self.dtype)  # (m, d)
-        for prompt in self.corpus_ids:
-            yield product(DecodeStep(self.lm, prompt), {self.layer: rows})[self.layer].cpu()
-
-    def _mean(self, product: Product, block: Tensor) -> Tensor:
-        total = torch.zeros(block.T.shape, dtype=torch.float64)
-        for rows in self.prompt_products(product, block):
-            total += rows
-        return total.T / len(self.corpus_ids)
-
     def _forward(self, block: Tensor) -> Tensor:
-        return self._mean(push_forward, block)
+        return self._layers.mean(push_forward, {self.layer: block})[self.layer]
 
     def _adjoint(self, block: Tensor) -> Tensor:
-        return self._mean(pull_back, block)
+        return self._layers.mean(pull_back, {self.layer: block})[self.layer]
 
 
 def nested_actions(
@@ -155,11 +196,11 @@ def nested_actions(
     if len(sizes) == 0:
         raise ValueError("sizes must hold at least one corpus size")
     sizes = {whole_number(f"sizes[{i}]", size, 1, len(corpus_ids)) for i, size in enumerate(sizes)}
-    operator = CorpusOperator(lm, corpus_ids[: max(sizes)], layer)
+    operators = CorpusOperators(lm, corpus_ids[: max(sizes)], [layer], kept_bytes=0)
     block = as_block(torch.as_tensor(vectors).T, lm.width)
     total, means = torch.zeros(block.T.shape, dtype=torch.float64), {}
-    for count, action in enumerate(operator.prompt_products(push_forward, block), start=1):
-        total += action
+    for count, products in enumerate(operators.prompt_products(push_forward, {layer: block}), start=1):
+        total += products[layer]
         if count in sizes:
             means[count] = total / count
     return means

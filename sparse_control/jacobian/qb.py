@@ -118,14 +118,19 @@ def qb_of_probes(op: Operator, omega: Tensor, rank: int, oversampling: int, powe
         ValueError: power_iterations out of range, or an operator whose products are not finite.
     """
     power_iterations = whole_number("power_iterations", power_iterations, 0)
-    Q = _orthonormal(op.matmat(omega))
+    Q = orthonormal(op.matmat(omega))
     for _ in range(power_iterations):
-        Q = _orthonormal(op.matmat(_orthonormal(op.rmatmat(Q))))
+        Q = orthonormal(op.matmat(orthonormal(op.rmatmat(Q))))
     B = op.rmatmat(Q).T
     return Factors(Q.to(op.dtype), B.to(op.dtype), rank, oversampling)
 
 
-def _orthonormal(block: Tensor) -> Tensor:
+def orthonormal(block: Tensor) -> Tensor:
+    """Orthonormal columns (d, r) of the range of a block (d, r), column after column.
+
+    Raises:
+        ValueError: the block is not finite.
+    """
     if not torch.isfinite(block).all():
         raise ValueError("the operator's products are not finite")
     return torch.linalg.qr(block).Q

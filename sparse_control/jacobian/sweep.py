@@ -23,20 +23,47 @@ def reverse_sweep(step: DecodeStep, cotangents: Tensor, layers: Sequence[int]) -
     Returns:
         (m, d) for each layer: row i is `cotangents[i] @ J^l`.
     """
-    stream = step.stream()
+    stream = step.stream(min(layers), rows=len(cotangents))
+    return _batched(stream[-1], [stream[layer] for layer in layers], cotangents)
+
+
+def _batched(output: Tensor, inputs: Sequence[Tensor], rows: Tensor, retain_graph: bool = False) -> list[Tensor]:
     pulled = torch.autograd.grad(
-        stream[-1], [stream[layer] for layer in layers], cotangents[:, None, None, :], is_grads_batched=True
+        output, inputs, rows[:, None, None, :].to(output), is_grads_batched=True, retain_graph=retain_graph
     )
-    return [rows[:, 0, 0] for rows in pulled]
+    return [grads[:, 0, 0] for grads in pulled]
+
+
+def _rows(vectors: Mapping[int, Tensor]) -> int:
+    return sum(len(block) for block in vectors.values())
 
 
 def pull_back(step: DecodeStep, cotangents: Mapping[int, Tensor]) -> dict[int, Tensor]:
-    """`J^l` transposed on its own block of vectors for each layer: {l: (m, d)} -> {l: (m, d)}."""
-    return {layer: reverse_sweep(step, rows, [layer])[0] for layer, rows in cotangents.items()}
+    """`J^l` transposed on its own block of vectors for each layer, all sharing one forward: {l: (m, d)} -> {l: (m, d)}."""
+    stream = step.stream(min(cotangents), _rows(cotangents))
+    return {
+        layer: _batched(stream[-1], [stream[layer]], rows, retain_graph=True)[0] for layer, rows in cotangents.items()
+    }
 
 
 def push_forward(step: DecodeStep, tangents: Mapping[int, Tensor]) -> dict[int, Tensor]:
-    """`J^l` on its own block of vectors for each layer, all layers sharing one forward: {l: (m, d)} -> {l: (m, d)}."""
+    """`J^l` on its own block of vectors for each layer, all sharing one forward: {l: (m, d)} -> {l: (m, d)}.
+
+    One backward pass at batch 1 gives `u J^l` as a function of u, which is linear: its own derivative on the tangents
+    is `J^l` on them.
+    """
+    stream = step.stream(min(tangents))
+    with torch.enable_grad():
+        dual = torch.zeros_like(stream[-1], requires_grad=True)
+        pulled = torch.autograd.grad(stream[-1], [stream[layer] for layer in tangents], dual, create_graph=True)
+    return {
+        layer: _batched(functional, [dual], rows, retain_graph=True)[0]
+        for functional, (layer, rows) in zip(pulled, tangents.items())
+    }
+
+
+def push_forward_mode(step: DecodeStep, tangents: Mapping[int, Tensor]) -> dict[int, Tensor]:
+    """`push_forward` by forward-mode differentiation of the model's own code, slower and independent of its backward."""
     stream = step.stream()
     carried = torch.empty(0, stream[0].shape[-1]).to(stream[0])
     order: list[int] = []

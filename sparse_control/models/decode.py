@@ -5,7 +5,7 @@ before it are computed once, and every patch, tangent and cotangent reuses them.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
@@ -15,8 +15,10 @@ from torch import Tensor, nn
 from transformers import AttentionInterface
 
 from sparse_control.errors import UnsupportedModel
+from sparse_control.models.batches import group_by_length
 from sparse_control.models.language_model import LanguageModel
-from sparse_control.models.stream import capturing_stream, first_input_as_leaf, unwrap
+from sparse_control.models.merge import merged_mlps
+from sparse_control.models.stream import block_input_as_leaf, capturing_stream, unwrap
 
 TOKEN_DTYPES = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 DECODE_ATTENTION = "sparse_control_decode"
@@ -76,11 +78,8 @@ def read_prefixes(lm: LanguageModel, ids: Sequence[Tensor]) -> Prefixes:
     Raises:
         UnsupportedModel: the model keeps no plain keys and values per layer.
     """
-    by_length: dict[int, list[int]] = {}
-    for index, prompt in enumerate(ids):
-        by_length.setdefault(len(prompt), []).append(index)
     cached: dict[int, list[tuple[Tensor, Tensor]]] = {}
-    for group in by_length.values():
+    for group in group_by_length(ids):
         before = torch.stack([ids[index][:-1] for index in group])
         layers = lm.model.base_model(input_ids=before, use_cache=True).cache.layers
         if len(layers) != lm.n_layers or any(getattr(layer, "keys", None) is None for layer in layers):
@@ -111,7 +110,15 @@ def _padding_bias(tensors: Sequence[Tensor]) -> Tensor:
     return bias[:, None]
 
 
-_active: ContextVar[Prefixes] = ContextVar("active_prefixes")
+@dataclass(frozen=True)
+class _Decoding:
+    """What the attention of a decode step reads; `linear`: its value plus its Jacobian, for first derivatives."""
+
+    prefixes: Prefixes
+    linear: bool
+
+
+_active: ContextVar[_Decoding] = ContextVar("active_decoding")
 
 
 def _product(rows: Tensor, matrices: Tensor) -> Tensor:
@@ -139,11 +146,13 @@ def _decode_attention(
     """
     if s_aux is not None or position_bias is not None:
         raise UnsupportedModel(f"{type(module).__name__}: attention sinks and position biases are not supported")
-    prefixes = _active.get()
+    prefixes = _active.get().prefixes
     keys, values = prefixes.keys[module.layer_idx], prefixes.values[module.layer_idx]
     prompts, heads, _, dim = keys.shape
     groups = query.shape[1] // heads
     scaling = dim**-0.5 if scaling is None else scaling
+    if _active.get().linear:
+        return _linear_attention(query, key, value, keys[0], values[0], scaling, softcap), None
     bias = prefixes.bias[module.layer_idx]  # (P, 1, T)
     outputs = []
     for head in range(heads):
@@ -161,11 +170,51 @@ def _decode_attention(
     return torch.cat(outputs, dim=1).unsqueeze(1), None  # (P R, 1, heads G, dim)
 
 
+def _linear_attention(
+    query: Tensor, key: Tensor, value: Tensor, keys: Tensor, values: Tensor, scaling: float, softcap: float | None
+) -> Tensor:
+    """Attention of one new token of one prompt as its value plus its Jacobian, one (dim, dim) matrix per head.
+
+    Rows of tangents and cotangents then meet small matrices and no longer the prefix and the softmax.
+
+    Args:
+        query: (1, heads G, 1, dim).
+        key, value: (1, heads, 1, dim), the new token's own.
+        keys, values: (heads, T, dim), of the prefix.
+
+    Returns:
+        (1, 1, heads G, dim).
+    """
+    heads, _, dim = keys.shape
+    with torch.no_grad():
+        all_keys, all_values = (torch.cat([before, own[0]], dim=1) for before, own in ((keys, key), (values, value)))
+        grouped = query.view(heads, -1, dim)  # (heads, G, dim)
+        scores = grouped @ all_keys.mT * scaling  # (heads, G, T + 1)
+        slope = torch.full_like(scores, scaling)
+        if softcap is not None:
+            scores = torch.tanh(scores / softcap)
+            slope, scores = slope * (1 - scores.square()), scores * softcap
+        weights = scores.softmax(dim=-1)
+        mixed = weights @ all_values  # (heads, G, dim)
+        # d mixed = sum_t (v_t - mixed) w_t d score_t + w_own d v_own
+        pull = (all_values[:, None] - mixed[:, :, None]) * (weights * slope)[..., None]  # (heads, G, T + 1, dim)
+        by_query = (all_keys.mT[:, None] @ pull).flatten(0, 1)  # (heads G, dim in, dim out)
+        by_key = (grouped[..., None] * pull[:, :, -1:]).transpose(1, 2).flatten(2)  # (heads, dim in, G dim out)
+        by_value = weights[:, :, -1:, None] * torch.eye(dim, dtype=values.dtype, device=values.device)
+        by_value = by_value.transpose(1, 2).flatten(2)
+    # zero in value, with the derivative: sums of plain 2-D products, whose rows vmap folds into one GEMM
+    queries, owns, own_values = ((part - part.detach())[:, :, 0].unbind(1) for part in (query, key, value))
+    from_queries = torch.stack([row @ matrix for row, matrix in zip(queries, by_query)], dim=1)  # (1, heads G, dim)
+    from_own = [k @ left + v @ right for k, v, left, right in zip(owns, own_values, by_key, by_value)]
+    change = from_queries + torch.stack(from_own, dim=1).view_as(from_queries)
+    return (mixed.view_as(change) + change)[:, None]
+
+
 AttentionInterface.register(DECODE_ATTENTION, _decode_attention)
 
 
 @contextmanager
-def _decoding(lm: LanguageModel, prefixes: Prefixes) -> Iterator[None]:
+def _decoding(lm: LanguageModel, prefixes: Prefixes, linear: bool = False) -> Iterator[None]:
     """Let the model's attention read `prefixes`; its configuration is put back on any exit."""
     configs = {
         id(module.config): module.config
@@ -173,7 +222,7 @@ def _decoding(lm: LanguageModel, prefixes: Prefixes) -> Iterator[None]:
         if getattr(module, "config", None) is not None and hasattr(module.config, "_attn_implementation")
     }
     before = {key: config._attn_implementation for key, config in configs.items()}
-    token = _active.set(prefixes)
+    token = _active.set(_Decoding(prefixes, linear))
     try:
         for config in configs.values():
             config._attn_implementation = DECODE_ATTENTION
@@ -184,8 +233,8 @@ def _decoding(lm: LanguageModel, prefixes: Prefixes) -> Iterator[None]:
         _active.reset(token)
 
 
-def _forward(lm: LanguageModel, model: nn.Module, prefixes: Prefixes, rows: int) -> Any:
-    with _decoding(lm, prefixes):
+def _forward(lm: LanguageModel, model: nn.Module, prefixes: Prefixes, rows: int, linear: bool = False) -> Any:
+    with _decoding(lm, prefixes, linear):
         return model(
             input_ids=prefixes.last.repeat_interleave(rows)[:, None],
             position_ids=prefixes.positions.repeat_interleave(rows)[:, None],
@@ -218,10 +267,34 @@ class DecodeStep:
         self.lm = lm
         self._prefixes = read_prefixes(lm, [as_prompt(lm, input_ids, "input_ids")])
 
-    def stream(self) -> list[Tensor]:
-        """h^0..h^L of the last token, (1, 1, d) each, with the graph from h^0 on: h^0 is a leaf that requires grad."""
-        with torch.enable_grad(), first_input_as_leaf(self.lm), capturing_stream(self.lm) as stream:
-            _forward(self.lm, self.lm.model.base_model, self._prefixes, rows=1)
+    @classmethod
+    def batch(cls, lm: LanguageModel, prompts: Sequence[Tensor]) -> list["DecodeStep"]:
+        """The steps of several prompts; those of equal length share the forward over their first tokens."""
+        steps = {}
+        for group in group_by_length(prompts):
+            prefixes = read_prefixes(lm, [prompts[index] for index in group])
+            for row, index in enumerate(group):
+                steps[index] = step = cls.__new__(cls)
+                step.lm, step._prefixes = lm, prefixes.take(torch.tensor([row], device=lm.device))
+        return [steps[index] for index in range(len(prompts))]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the keys and values it holds."""
+        return sum(tensor.nbytes for tensor in self._prefixes.keys + self._prefixes.values)
+
+    def stream(self, first: int = 0, rows: int = 1) -> list[Tensor]:
+        """h^0..h^L of the last token, (1, 1, d) each, with the graph from h^first on, a leaf that requires grad.
+
+        The graph is for first derivatives: attention, and MLPs where it pays, are their values plus their Jacobians.
+
+        Args:
+            first: source layer, 0..L-1.
+            rows: how many cotangents will pass; merging an MLP costs as much as pulling about d / 2 through it.
+        """
+        merging = merged_mlps(self.lm) if 2 * rows > self.lm.width else nullcontext()
+        with torch.enable_grad(), block_input_as_leaf(self.lm, first), merging, capturing_stream(self.lm) as stream:
+            _forward(self.lm, self.lm.model.base_model, self._prefixes, rows=1, linear=True)
         return stream
 
     @torch.no_grad()

@@ -1,7 +1,7 @@
 """The residual stream, read and cut by hooks on the blocks (source document, 1)."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -20,14 +20,14 @@ def capturing_stream(lm: LanguageModel) -> Iterator[list[Tensor]]:
     """Collect h^0..h^L of each forward, (B, T, d) each."""
     stream: list[Tensor] = []
 
-    def first_input(_module: nn.Module, args: tuple, kwargs: dict) -> None:
+    def block_input(_module: nn.Module, args: tuple, kwargs: dict) -> None:
         stream.append(args[0] if args else kwargs["hidden_states"])
 
-    def block_output(_module: nn.Module, _args: tuple, output: Tensor | tuple) -> None:
+    def last_output(_module: nn.Module, _args: tuple, output: Tensor | tuple) -> None:
         stream.append(unwrap(output))
 
-    handles = [lm.layout.blocks[0].register_forward_pre_hook(first_input, with_kwargs=True)]
-    handles += [block.register_forward_hook(block_output) for block in lm.layout.blocks]
+    handles = [block.register_forward_pre_hook(block_input, with_kwargs=True) for block in lm.layout.blocks]
+    handles.append(lm.layout.blocks[-1].register_forward_hook(last_output))
     try:
         yield stream
     finally:
@@ -35,16 +35,21 @@ def capturing_stream(lm: LanguageModel) -> Iterator[list[Tensor]]:
             handle.remove()
 
 
-@contextmanager
-def first_input_as_leaf(lm: LanguageModel) -> Iterator[None]:
+def first_input_as_leaf(lm: LanguageModel) -> AbstractContextManager[None]:
     """Cut the graph below the first block: in each forward h^0 becomes a leaf that requires grad."""
+    return block_input_as_leaf(lm, 0)
+
+
+@contextmanager
+def block_input_as_leaf(lm: LanguageModel, layer: int) -> Iterator[None]:
+    """Cut the graph below block `layer`: in each forward h^layer becomes a leaf that requires grad."""
 
     def cut(_module: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
         if args:
             return (args[0].detach().requires_grad_(), *args[1:]), kwargs
         return args, kwargs | {"hidden_states": kwargs["hidden_states"].detach().requires_grad_()}
 
-    handle = lm.layout.blocks[0].register_forward_pre_hook(cut, with_kwargs=True)
+    handle = lm.layout.blocks[layer].register_forward_pre_hook(cut, with_kwargs=True)
     try:
         yield
     finally:

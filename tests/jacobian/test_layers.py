@@ -3,8 +3,11 @@
 import pytest
 import torch
 
-from sparse_control.jacobian import corpus_operator, exact_jacobian
-from sparse_control.jacobian.operator import nested_actions
+from sparse_control.jacobian import corpus_operator, exact_jacobian, randomized_qb
+from sparse_control.jacobian.layers import randomized_qb_layers
+from sparse_control.jacobian.operator import CorpusOperators, nested_actions
+from sparse_control.jacobian.sweep import push_forward
+from sparse_control.models.decode import DecodeStep
 from tests.jacobian.reference import relative
 from tests.tiny import WIDTH, prompt, tiny_model
 
@@ -30,3 +33,32 @@ def test_nested_actions_are_the_means_over_the_first_prompts():
 def test_corpus_sizes_of_nested_actions(sizes, message):
     with pytest.raises(ValueError, match=message):
         nested_actions(tiny_model(), PROMPTS, 1, vectors(), sizes)
+
+
+def test_factors_of_many_layers_and_sketches_equal_one_operator_each():
+    lm = tiny_model()
+    found = randomized_qb_layers(lm, PROMPTS, [0, 2], 6, 3, power_iterations=1, seeds=(0, 5), probes=("gaussian", "rademacher"))
+    assert len(found) == 8
+    for (layer, seed, probe), factors in found.items():
+        alone = randomized_qb(corpus_operator(lm, PROMPTS, layer), 6, 3, 1, seed=seed, probe=probe)
+        assert relative(factors.Q @ factors.B - alone.Q @ alone.B, alone.Q @ alone.B) < 1e-4
+        assert factors.truncate(2, 1).Q.shape == (WIDTH, 3) and (factors.rank, factors.oversampling) == (6, 3)
+
+
+def test_ragged_prompts_and_prefixes_that_do_not_fit_give_the_same_average():
+    lm = tiny_model()
+    prompts = [prompt(length, shift=shift) for shift, length in enumerate((24, 9, 24, 9, 24, 5))]
+    expected = sum(exact_jacobian(lm, ids, [1])[0].double() for ids in prompts) / 6 @ vectors().T
+    step_bytes = DecodeStep(lm, prompt()).nbytes
+    for kept_bytes in (0, 2 * step_bytes, 1 << 30):
+        operators = CorpusOperators(lm, prompts, [1], kept_bytes)
+        for _ in range(3):
+            found = operators.mean(push_forward, {1: vectors().T})[1]
+            assert relative(found - expected, expected) < 1e-5
+        assert sum(step.nbytes for step in operators._kept) <= kept_bytes
+
+
+@pytest.mark.parametrize("arguments", [{"layers": []}, {"seeds": ()}, {"rank": 32}, {"layers": [3]}, {"corpus_ids": []}])
+def test_bad_arguments(arguments):
+    with pytest.raises(ValueError, match="must"):
+        randomized_qb_layers(**{"lm": tiny_model(), "corpus_ids": PROMPTS, "layers": [0], "rank": 4} | arguments)
