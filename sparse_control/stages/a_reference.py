@@ -14,6 +14,7 @@ from sparse_control.files import read_json, sha256_file, write_json
 from sparse_control.jacobian.actions import action_agreement, frobenius_error
 from sparse_control.jacobian.alternatives import svd_factors
 from sparse_control.jacobian.exact import jacobian_sum
+from sparse_control.jacobian.preflight import check_derivatives
 from sparse_control.jacobian.qb import Factors
 from sparse_control.models import LanguageModel
 from sparse_control.receipt import Receipt
@@ -132,6 +133,8 @@ def _sum_block(inputs: Inputs, settings: Settings, unit: tuple[int, int], on_pro
     checkpoint, (start, stop) = _block(inputs, settings, unit), unit
     begun = checkpoint.load() or {"total": None, "next": torch.tensor(start)}
     first = int(begun["next"])
+    if first == 0:  # once per fit, before the hours
+        check_derivatives(inputs.lm, inputs.windows.input_ids[0], _reference_layers(inputs.lm, settings))
     for _ in range(first - start):
         on_prompt()
 
