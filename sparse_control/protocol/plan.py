@@ -1,0 +1,256 @@
+"""The dry run: how much work a six-axis run is, counted from its settings and the prompts it will read.
+
+All counts are upper bounds: the gate may drop pairs, a selector may stop early, and the feedback loop ends when it
+hits. A patched readout is one prompt under one patch; with keys and values of the tokens before the earliest candidate
+position at hand it passes only the tokens from there on.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil
+
+from sparse_control.errors import UnsupportedModel
+from sparse_control.models import LanguageModel
+from sparse_control.protocol.effects import first_order_effects, measured_effects
+from sparse_control.protocol.panels import OFF_TARGET, SPLITS
+from sparse_control.protocol.panels.pair import Pair
+from sparse_control.protocol.prompts import MAXIMUM_ROWS
+from sparse_control.protocol.shared import candidate_sites
+from sparse_control.protocol.splits import Split
+from sparse_control.settings import ProtocolSettings
+
+BuildPairs = Callable[[str, LanguageModel, str, int, int], tuple[Pair, ...]]
+SplitPairs = Mapping[str, Sequence[Pair]]
+
+PROBED_SITES = 32  # patched readouts per pair of the timing probe
+
+
+@dataclass(frozen=True)
+class Work:
+    """Passes through the model.
+
+    Attributes:
+        forwards: calls of the model.
+        readouts: patched readouts, one prompt under one patch each.
+        read: tokens of prompts read unpatched.
+        patched: tokens that pass in patched readouts.
+        differentiated: tokens that pass forwards and backwards in first-order effects.
+    """
+
+    forwards: int = 0
+    readouts: int = 0
+    read: int = 0
+    patched: int = 0
+    differentiated: int = 0
+
+    def __add__(self, other: "Work") -> "Work":
+        return Work(*(mine + theirs for mine, theirs in zip(self._values, other._values, strict=True)))
+
+    @property
+    def _values(self) -> tuple[int, ...]:
+        return self.forwards, self.readouts, self.read, self.patched, self.differentiated
+
+    @property
+    def tokens(self) -> int:
+        """All tokens that pass the model."""
+        return self.read + self.patched + self.differentiated
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Seconds per token of each kind of `Work`, measured on this machine."""
+
+    read: float
+    patched: float
+    differentiated: float
+
+    def seconds(self, work: Work) -> float:
+        """How long some work takes at these rates."""
+        return work.read * self.read + work.patched * self.patched + work.differentiated * self.differentiated
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Prompts that are read and patched together.
+
+    Attributes:
+        lengths: tokens of each prompt.
+        tails: of these, how many from the earliest candidate position on.
+    """
+
+    lengths: tuple[int, ...]
+    tails: tuple[int, ...]
+
+    @classmethod
+    def of(cls, lengths: Sequence[int], positions: Sequence[int]) -> "Batch":
+        """Prompts of these lengths with candidate sites at these positions."""
+        first = [min(position % length for position in positions) for length in lengths]
+        return cls(tuple(lengths), tuple(length - place for length, place in zip(lengths, first, strict=True)))
+
+    def reading(self) -> Work:
+        """Each prompt once, unpatched; equal lengths share a forward, the last step of all prompts is one more."""
+        return Work(forwards=len(set(self.lengths)) + 1, read=sum(self.lengths))
+
+    def patching(self, patches: int) -> Work:
+        """Each prompt under some patches."""
+        together = max(1, MAXIMUM_ROWS // len(self.lengths))
+        readouts = patches * len(self.lengths)
+        return Work(forwards=ceil(patches / together), readouts=readouts, patched=patches * sum(self.tails))
+
+    def differentiating(self) -> Work:
+        """Each prompt's gradient once."""
+        return Work(forwards=1, differentiated=sum(self.tails))
+
+
+@dataclass(frozen=True)
+class Item:
+    """One line of the plan.
+
+    Attributes:
+        task, selector, condition: whose work it is; "shared" for what the records of a task have in common.
+        seeds: over which it is summed.
+        sites: candidate sites.
+        work: at most.
+    """
+
+    task: str
+    selector: str
+    condition: str
+    seeds: tuple[int, ...]
+    sites: int
+    work: Work
+
+
+def reading_work(protocol: ProtocolSettings, splits: Mapping[str, Batch], n_sites: int) -> Work:
+    """What all records of one (task, seed) share: both sides of every pair, and the effect columns."""
+    work = Work()
+    for split in splits.values():
+        work += split.reading() + split.reading()  # source and target
+    fit, check = splits["fit"], min(protocol.effects_check, n_sites)
+    return work + fit.differentiating() + fit.patching(n_sites if protocol.effects == "measured" else check)
+
+
+def choosing_work(protocol: ProtocolSettings, selector: str, splits: Mapping[str, Batch], n_sites: int) -> Work:
+    """What both direction rules of one (task, selector, seed) share: selection, joint patch and refitted strengths."""
+    fit, reuse = splits["fit"], splits["reuse"]
+    k = min(protocol.support_size, n_sites)
+    size = n_sites if selector == "all_sites" else k
+    refitting = reuse.patching(size) if protocol.effects == "measured" else reuse.differentiating()
+    work = fit.patching(1) + refitting
+    if selector == "driver_omp_remeasured":
+        work += _remeasuring(fit, k, n_sites) + _remeasuring(reuse, k, k)
+    return work
+
+
+def _remeasuring(batch: Batch, rounds: int, n_sites: int) -> Work:
+    """The joint patch twice in each round, and all candidates beside it in each but the last."""
+    work = Work()
+    for place in range(rounds):
+        work += batch.patching(1) + batch.patching(1)
+        if place < rounds - 1:
+            work += batch.patching(n_sites)
+    return work
+
+
+def record_work(
+    protocol: ProtocolSettings, task: str, selector: str, splits: Mapping[str, Batch], off_target: Batch
+) -> Work:
+    """The six axes of one record."""
+    evaluate, reuse = splits["evaluate"], splits["reuse"]
+    work = evaluate.patching(sum(dose != 0 for dose in protocol.doses)) + evaluate.patching(1)  # axes 1 to 3
+    for _ in range(protocol.feedback.readouts - 1):  # the zero-dose readout is known
+        work += evaluate.patching(protocol.feedback.targets[task])
+    work += off_target.patching(1) + reuse.patching(1) + reuse.patching(1)
+    if selector in ("random_support", "random_direction"):
+        for _ in range(protocol.random_supports - 1):
+            work += evaluate.patching(1) + evaluate.patching(1)
+    return work
+
+
+def planned(
+    lm: LanguageModel, protocol: ProtocolSettings, pairs: Mapping[tuple[str, int], SplitPairs | None]
+) -> list[Item]:
+    """The work of every study of the settings, as the run does it: what records share is counted once.
+
+    Args:
+        lm: the model; it is not run.
+        protocol: the settings.
+        pairs: per (task, seed) the pairs of each split, as `build_all_pairs` gives them; None where the model does not
+            support the task.
+    """
+    n_sites = len(candidate_sites(lm, protocol))
+    off_target = Batch.of([len(lm.encode(prompt.text)) for prompt in OFF_TARGET], protocol.positions)
+    items = [Item("all", "shared", "", (), 0, off_target.reading())]
+    for task in protocol.tasks:
+        seeds = tuple(seed for seed in protocol.seeds_of(task) if pairs[task, seed] is not None)
+        batches = [
+            {name: Batch.of([len(pair.source_ids) for pair in pairs[task, seed][name]], protocol.positions) for name in SPLITS}
+            for seed in seeds
+        ]
+
+        def item(selector: str, condition: str, works: list[Work]) -> Item:
+            return Item(task, selector, condition, seeds, n_sites, sum(works, Work()))
+
+        items.append(item("shared", "", [reading_work(protocol, splits, n_sites) for splits in batches]))
+        chosen: set[str] = set()
+        for selector in protocol.selectors:
+            basis = "driver_omp" if selector == "random_direction" else selector
+            for condition in protocol.conditions:
+                works = [record_work(protocol, task, selector, splits, off_target) for splits in batches]
+                if basis not in chosen:
+                    works += [choosing_work(protocol, basis, splits, n_sites) for splits in batches]
+                    chosen.add(basis)
+                items.append(item(selector, condition, works))
+    return items
+
+
+def build_all_pairs(
+    lm: LanguageModel, protocol: ProtocolSettings, build: BuildPairs
+) -> dict[tuple[str, int], dict[str, tuple[Pair, ...]] | None]:
+    """Every pair the settings ask for, per (task, seed) and split; None where the model does not support the task.
+
+    Args:
+        lm: its tokenizer is used.
+        protocol: the settings.
+        build: (task, lm, split, n, seed) -> pairs.
+
+    Raises:
+        InputError: a panel has too few pairs, or the tokenizer breaks one.
+    """
+    built = {}
+    for task in protocol.tasks:
+        for seed in protocol.seeds_of(task):
+            try:
+                built[task, seed] = {
+                    name: build(task, lm, name, getattr(protocol.pairs, name), seed) for name in SPLITS
+                }
+            except UnsupportedModel:
+                built[task, seed] = None
+    return built
+
+
+def measured_rates(lm: LanguageModel, protocol: ProtocolSettings, pairs: Sequence[Pair]) -> Rates:
+    """Seconds per token on this machine, from reading some pairs, a few patches of each, and one backward pass.
+
+    Args:
+        lm: the model.
+        protocol: the settings, for the candidate sites.
+        pairs: a fitting split.
+    """
+    sites = candidate_sites(lm, protocol)
+    batch = Batch.of([len(pair.source_ids) for pair in pairs], protocol.positions)
+    Split.read(lm, pairs[:1], sites)  # the first pass of a process is slower than any later one
+    start = time.perf_counter()
+    split = Split.read(lm, pairs, sites)
+    read = time.perf_counter()
+    measured_effects(split, sites[:PROBED_SITES])
+    patched = time.perf_counter()
+    first_order_effects(split, sites)
+    end = time.perf_counter()
+    patches = batch.patching(len(sites[:PROBED_SITES]))
+    return Rates(
+        read=(read - start) / (2 * sum(batch.lengths)),
+        patched=(patched - read) / patches.patched,
+        differentiated=(end - patched) / sum(batch.tails),
+    )

@@ -1,0 +1,156 @@
+"""The plan against what a tiny model was really given to do."""
+
+from contextlib import contextmanager
+from functools import cached_property
+from itertools import product
+from pathlib import Path
+
+import pytest
+from tests.protocol.pairs import make_pairs
+from tests.tiny import prompt, tiny_model
+
+from sparse_control.errors import UnsupportedModel
+from sparse_control.protocol import plan, shared, study
+from sparse_control.protocol.measurement import OffTargetPanel
+from sparse_control.protocol.plan import Batch, Work
+from sparse_control.protocol.prompts import read_prompts
+from sparse_control.settings import load_settings
+
+PARAMS = Path(__file__).parents[2] / "params.yaml"
+N_SITES = 3 * (4 + 1)
+
+
+def protocol(**changes):
+    """Small, with a gate that drops nothing and a feedback loop that reads the zero dose alone."""
+    base = load_settings(PARAMS).protocol
+    small = {
+        "tasks": ["ioi"], "seeds": [2], "task_seeds": {}, "minimum_gap": -1e9, "minimum_pairs": 1, "minimum_effect": 0.0,
+        "pairs": base.pairs.model_copy(update={"fit": 4, "evaluate": 5, "reuse": 3}), "effects_check": 3,
+        "random_supports": 3, "support_size": 3, "maximum_strength": 4.0,
+        "feedback": base.feedback.model_copy(update={"readouts": 1}),
+    }  # fmt: skip
+    return base.model_copy(update=small | changes)
+
+
+def pairs(task, lm, split, n, seed):
+    return make_pairs(n, first=100 * ("fit", "evaluate", "reuse").index(split) % 37 + seed)
+
+
+@pytest.fixture
+def lm(monkeypatch):
+    lm = tiny_model()
+    texts = [prompt(8), prompt(6), prompt(8, shift=3)]
+
+    @cached_property
+    def off_target(work):
+        ids = [ids.tolist() for ids in texts]
+        return OffTargetPanel(("a", "b", "c"), read_prompts(lm, ids, shared.candidate_sites(lm, work.protocol)))
+
+    off_target.__set_name__(shared.SharedWork, "off_target")
+
+    monkeypatch.setattr(shared, "build_pairs", pairs)
+    monkeypatch.setattr(shared.SharedWork, "off_target", off_target)
+    monkeypatch.setattr(plan, "OFF_TARGET", tuple(type("Text", (), {"text": ids}) for ids in texts))
+    monkeypatch.setattr(type(lm), "encode", lambda self, text: text)
+    return lm
+
+
+@contextmanager
+def counting(lm):
+    """(calls, tokens) of the model within the context."""
+    seen = [0, 0]
+
+    def count(_module, _args, kwargs):
+        seen[0] += 1
+        seen[1] += kwargs["input_ids"].numel()
+
+    handle = lm.model.base_model.register_forward_pre_hook(count, with_kwargs=True)
+    yield seen
+    handle.remove()
+
+
+def done(lm, settings, selectors, conditions):
+    """The sections of each record, and the counted calls and tokens."""
+    work = shared.SharedWork(lm, settings)
+    with counting(lm) as counted:
+        sections = [
+            study.measured_sections(work, "ioi", *which, settings.seeds[0]) for which in product(selectors, conditions)
+        ]
+    return sections, tuple(counted)
+
+
+def planned(lm, settings):
+    built = plan.build_all_pairs(lm, settings, pairs)
+    return sum((item.work for item in plan.planned(lm, settings, built)), Work())
+
+
+SELECTORS = ("driver_omp", "coverage_driver", "top_k", "random_support", "random_direction", "all_sites")
+
+
+@pytest.mark.parametrize("effects", ["first_order", "measured"])
+@pytest.mark.parametrize("selector", SELECTORS)
+def test_the_plan_is_what_is_done(lm, selector, effects):
+    settings = protocol(selectors=[selector], conditions=["P", "F"], effects=effects)
+    sections, counted = done(lm, settings, [selector], ["P", "F"])
+    assert all(len(record["support"]) == (N_SITES if selector == "all_sites" else 3) for record in sections)
+    expected = planned(lm, settings)
+    assert counted == (expected.forwards, expected.tokens)
+
+
+def test_shared_work_counts_once(lm):
+    chosen = ["driver_omp", "random_direction", "coverage_driver"]
+    settings = protocol(selectors=chosen, conditions=["P", "F"])
+    _, counted = done(lm, settings, chosen, ["P", "F"])
+    expected = planned(lm, settings)
+    assert counted == (expected.forwards, expected.tokens)
+
+
+@pytest.mark.parametrize("effects", ["first_order", "measured"])
+def test_what_may_stop_early_is_bounded(lm, effects):
+    """The feedback loop, and Driver-OMP that measures again."""
+    feedback = load_settings(PARAMS).protocol.feedback
+    settings = protocol(selectors=["driver_omp_remeasured"], conditions=["P"], effects=effects, feedback=feedback)
+    sections, counted = done(lm, settings, ["driver_omp_remeasured"], ["P"])
+    assert len(sections[0]["support"]) > 1
+    most = planned(lm, settings)
+    least = planned(lm, protocol(selectors=["driver_omp"], conditions=["P"], effects=effects))
+    assert least.forwards < counted[0] <= most.forwards and least.tokens < counted[1] <= most.tokens
+
+
+def test_several_seeds_and_tasks(lm):
+    settings = protocol(tasks=["ioi", "sentiment"], seeds=[0, 1], task_seeds={"ioi": [0, 1, 2]}, conditions=["P"])
+    items = plan.planned(lm, settings, plan.build_all_pairs(lm, settings, pairs))
+    assert [(item.task, item.selector, item.condition, item.seeds) for item in items] == [
+        ("all", "shared", "", ()),
+        ("ioi", "shared", "", (0, 1, 2)), ("ioi", "driver_omp", "P", (0, 1, 2)), ("ioi", "coverage_driver", "P", (0, 1, 2)),
+        ("sentiment", "shared", "", (0, 1)), ("sentiment", "driver_omp", "P", (0, 1)),
+        ("sentiment", "coverage_driver", "P", (0, 1)),
+    ]  # fmt: skip
+    assert items[1].sites == N_SITES
+
+
+def test_a_task_the_model_does_not_support_costs_nothing(lm):
+    def without_template(task, *rest):
+        if task == "refusal":
+            raise UnsupportedModel("no chat template")
+        return pairs(task, *rest)
+
+    settings = protocol(tasks=["refusal", "ioi"], conditions=["P"])
+    built = plan.build_all_pairs(lm, settings, without_template)
+    refusal = [item for item in plan.planned(lm, settings, built) if item.task == "refusal"]
+    assert {item.seeds for item in refusal} == {()} and all(item.work == Work() for item in refusal)
+
+
+def test_positions_set_what_a_patched_readout_passes():
+    batch = Batch.of([9, 7, 9], [-1, -3])
+    assert batch.tails == (3, 3, 3)
+    assert Batch.of([9, 7], [4]).tails == (5, 3)
+    assert batch.reading() == Work(forwards=3, read=25)
+    assert batch.patching(100) == Work(forwards=3, readouts=300, patched=900)
+
+
+def test_rates_are_seconds_per_token(lm):
+    rates = plan.measured_rates(lm, protocol(), pairs("ioi", lm, "fit", 4, 0))
+    assert rates.read > 0 and rates.patched > 0 and rates.differentiated > 0
+    work = Work(read=10, patched=20, differentiated=30)
+    assert rates.seconds(work) == pytest.approx(10 * rates.read + 20 * rates.patched + 30 * rates.differentiated)
