@@ -9,6 +9,7 @@ import torch
 from sparse_control.jacobian import DenseOperator, corpus_operator, exact_jacobian, randomized_qb
 from sparse_control.jacobian.actions import action_agreement, frobenius_error
 from sparse_control.jacobian.alternatives import svd_factors
+from sparse_control.jacobian.probes import random_probes
 from tests.jacobian.reference import relative
 from tests.tiny import WIDTH, prompt, tiny_model
 
@@ -79,6 +80,34 @@ def test_many_power_iterations_do_not_diverge():
     factors = randomized_qb(DenseOperator(matrix), rank=20, oversampling=5, power_iterations=12)
     assert torch.allclose(factors.Q.T @ factors.Q, torch.eye(25, dtype=torch.float64), atol=1e-10)
     assert frobenius_error(matrix, factors.Q, factors.B) < 1e-4
+
+
+def test_power_iterations_without_orthonormalisation_lose_the_small_directions():
+    """The same range by bare products: its columns fall together, and what is small against the largest is gone."""
+    matrix = planted(10.0 ** -torch.linspace(0, 12, D, dtype=torch.float64))
+    bare = random_probes(D, 25, seed=0, probe="gaussian")
+    for _ in range(6):
+        bare = matrix @ (matrix.T @ (matrix @ bare)) / matrix.norm() ** 3
+    Q = torch.linalg.qr(bare).Q
+    factors = randomized_qb(DenseOperator(matrix), rank=20, oversampling=5, power_iterations=6)
+    lost, kept = (frobenius_error(matrix, one, one.T @ matrix) for one in (Q, factors.Q))
+    assert lost > 100 * kept
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_fresh_probes_bound_the_error_and_old_ones_do_not(seed):
+    """||(I - Q Q^T) J|| <= 10 sqrt(2/pi) max_i ||(I - Q Q^T) J w_i|| but for one case in 10^n, n fresh probes w_i
+    (Halko, Martinsson, Tropp 2011, 4.3). The probes that made Q see no error at all."""
+    factors = randomized_qb(DenseOperator(SLOW_DECAY), rank=10, oversampling=5, seed=seed)
+    residual = SLOW_DECAY - factors.Q @ (factors.Q.T @ SLOW_DECAY)
+    true = torch.linalg.matrix_norm(residual, 2).item()
+
+    def bound(probes):
+        return 10 * math.sqrt(2 / math.pi) * (residual @ probes).norm(dim=0).max().item()
+
+    fresh = random_probes(D, 6, seed=1000 + seed, probe="gaussian")
+    assert true <= bound(fresh) < 60 * true
+    assert bound(random_probes(D, 15, seed=seed, probe="gaussian")) < 1e-12 * true
 
 
 def test_mean_error_within_the_expected_bound():
