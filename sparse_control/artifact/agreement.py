@@ -5,7 +5,9 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from sparse_control.artifact.axes import mean_or_none
-from sparse_control.artifact.iss_files import FILES, FactLayer, FactMean, FreezeManifest, IssRecords, IssSummary, RawIss
+from sparse_control.artifact.iss_files import FILES, IssRecords
+from sparse_control.artifact.iss_files.freeze import FreezeManifest
+from sparse_control.artifact.iss_files.results import FactLayer, FactMean, IssSummary, RawIss
 from sparse_control.files import sha256_json
 
 TOLERANCE = 1e-9  # relative and absolute; another order of the same sum rounds differently
@@ -59,7 +61,13 @@ def _frozen(freeze: FreezeManifest, summary: IssSummary) -> Iterator[Disagreemen
         for part in ("iss", "raw"):
             found, expected = (getattr(lam.get(number), part, None) for lam in (summary.lam_rel, freeze.lam_rel))
             yield from _differ(SUMMARY, f"lam_rel.{number}.{part}", found, expected, "freeze_manifest.json has")
+    if summary.null != freeze.settings.null:
+        yield SUMMARY, f"null: {summary.null}, but freeze_manifest.json has {freeze.settings.null}"
     for row in summary.per_layer:
+        reporting = getattr(freeze.layers.get(str(row.layer)), "reporting", None)
+        if row.reporting != reporting:
+            place = f"per_layer: layer {row.layer}: reporting"
+            yield SUMMARY, f"{place}: {row.reporting}, but freeze_manifest.json has {reporting}"
         frozen = freeze.lam_rel.get(str(row.layer))
         for field, part in (("lam_rel_iss", "iss"), ("lam_rel_raw", "raw")):
             found, expected = getattr(row, field), getattr(frozen, part, None)
@@ -72,11 +80,15 @@ def _hashes(freeze: FreezeManifest, place: str, record: IssSummary | RawIss) -> 
     for field, expected in (
         ("params_sha256", sha256_json(freeze.settings.model_dump())),
         ("corpus_sha256", freeze.corpus_sha256),
-        ("code_sha256", freeze.code_sha256),
+        ("frozen_code_sha256", freeze.code_sha256),
     ):
         found = getattr(record.provenance, field)
         if found != expected:
             yield place, f"provenance.{field}: {found}, but that of freeze_manifest.json is {expected}"
+    code, accepted = record.provenance.code_sha256, record.provenance.accepted_code
+    if (code == freeze.code_sha256) is (accepted is not None):
+        detail = f"provenance.accepted_code: {accepted!r}, where code_sha256 is {code} and frozen {freeze.code_sha256}"
+        yield place, detail
 
 
 def _fact_means(fact_layers: Iterable[FactLayer], facts: Iterable[FactMean]) -> Iterator[Disagreement]:

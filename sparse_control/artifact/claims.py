@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pandas as pd
-import yaml
 
 from sparse_control.artifact.records import Name, Record, validate
 from sparse_control.errors import InputError
-from sparse_control.files import read_text
+from sparse_control.files import read_yaml
 
 OPERATORS = {
     "==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
@@ -43,11 +42,7 @@ def read_claims(path: Path) -> list[Claim]:
     Raises:
         InputError: names the file, the claim, the field and the value; also for an id that stands twice.
     """
-    text = read_text(path)
-    try:
-        content = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise InputError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
+    content = read_yaml(path)
     if not isinstance(content, list):
         raise InputError(f"{path}: expected a list of claims, got {type(content).__name__}")
     claims = [validate(Claim, entry, f"{path}: claim {number}") for number, entry in enumerate(content, start=1)]
@@ -57,15 +52,28 @@ def read_claims(path: Path) -> list[Claim]:
     return claims
 
 
-def _cell(frame: pd.DataFrame, table: str, where: Mapping[str, Scalar], column: str) -> Any:
+def cell(frames: Mapping[str, pd.DataFrame], table: str, where: Mapping[str, Scalar], column: str) -> Any:
+    """One cell: the value of `column` in the one row of `table` with these values; None where it is empty.
+
+    Raises:
+        InputError: no such table or column, or not exactly one row.
+    """
+    if table not in frames:
+        raise InputError(f"no table {table!r}; there are: {', '.join(frames)}")
+    frame = frames[table]
     if missing := sorted({*where, column} - set(frame.columns)):
         raise InputError(f"table {table} has no column {missing[0]!r}; there are: {', '.join(frame.columns)}")
     rows = [row for row in frame.to_dict("records") if all(row[name] == value for name, value in where.items())]
     if len(rows) != 1:
         raise InputError(f"table {table} has {len(rows)} rows with {dict(where)}, expected one")
-    if rows[0][column] is None:
-        raise InputError(f"table {table} has no value in {column} with {dict(where)}")
     return rows[0][column]
+
+
+def _value(frames: Mapping[str, pd.DataFrame], table: str, where: Mapping[str, Scalar], column: str) -> Any:
+    found = cell(frames, table, where, column)
+    if found is None:
+        raise InputError(f"table {table} has no value in {column} with {dict(where)}")
+    return found
 
 
 def check_claim(claim: Claim, frames: Mapping[str, pd.DataFrame]) -> str:
@@ -74,12 +82,9 @@ def check_claim(claim: Claim, frames: Mapping[str, pd.DataFrame]) -> str:
     Raises:
         InputError: the claim does not hold, or names a table, row or column that is not there.
     """
-    if claim.table not in frames:
-        raise InputError(f"no table {claim.table!r}; there are: {', '.join(frames)}")
-    frame = frames[claim.table]
-    found = _cell(frame, claim.table, claim.where, claim.column)
+    found = _value(frames, claim.table, claim.where, claim.column)
     other = claim.value
-    expected = _cell(frame, claim.table, other.where, other.column) if isinstance(other, Cell) else other
+    expected = _value(frames, claim.table, other.where, other.column) if isinstance(other, Cell) else other
     if claim.operator not in ("==", "!=") and isinstance(found, str) != isinstance(expected, str):
         raise InputError(f"{claim.column} is {found!r} and cannot be compared with {expected!r}")
     text = f"{claim.column} {found!r} {claim.operator} {expected!r}"

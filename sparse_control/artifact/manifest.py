@@ -1,7 +1,9 @@
-"""MANIFEST.json: the SHA-256 of every measurement and of every rendered table below a root.
+"""MANIFEST.json: the SHA-256 of every measurement, binary and rendered table of a root.
 
-The two halves have two writers. A measuring run records measurements (`write_manifest`), `reproduce` records tables
-(`write_table_manifest`); so a measurement that changed after it was made is never blessed by rendering it.
+Its parts have two writers. A measuring run records measurements and binaries (`write_manifest`), `reproduce` records
+tables (`write_table_manifest`); so a measurement that changed after it was made is never blessed by rendering it.
+The nulls and the medium model are roots of their own below a root, each with its manifest; their tables stand among
+those of the root.
 """
 
 from collections.abc import Iterable
@@ -18,7 +20,10 @@ from sparse_control.project import project_folder
 NAME = "MANIFEST.json"
 SCHEMA = "manifest/1"
 MEASURED = (".json", ".jsonl", ".yaml")
+BINARY = (".pt", ".safetensors")  # references, factors, states: large, and not in git
 RENDERED = (".tex", ".csv", ".html")
+UNFINISHED = "jacobian_iss/checkpoints/"  # work of a run, never a result
+SUB_ROOTS = ("nulls/shuffled_tokens", "nulls/redrawn_weights", "experiment_b")
 
 
 class Manifest(Record):
@@ -26,21 +31,33 @@ class Manifest(Record):
 
     schema_: str = Field(default=SCHEMA, alias="schema", pattern=r"^manifest/1$")
     measurements: dict[Annotated[RelativePath, Field(pattern=r"^(measurements|jacobian_iss)/")], Sha256] = {}
+    binaries: dict[Annotated[RelativePath, Field(pattern="^jacobian_iss/")], Sha256] = {}
     tables: dict[Annotated[RelativePath, Field(pattern="^paper/tables/")], Sha256] = {}
 
 
 def _files(root: Path, folders: tuple[str, ...], suffixes: tuple[str, ...]) -> list[str]:
     found = (path for folder in folders for path in Path(root, folder).rglob("*"))
     return sorted(
-        path.relative_to(root).as_posix()
+        name
         for path in found
         if path.suffix in suffixes and path.is_file() and not path.name.startswith(".")
+        if not (name := path.relative_to(root).as_posix()).startswith(UNFINISHED)
     )
 
 
 def measured_files(root: Path) -> list[str]:
     """Relative paths of every measurement: json, jsonl and yaml files below measurements/ and jacobian_iss/."""
     return _files(Path(root), ("measurements", "jacobian_iss"), MEASURED)
+
+
+def binary_files(root: Path) -> list[str]:
+    """Relative paths of every tensor file below jacobian_iss/."""
+    return _files(Path(root), ("jacobian_iss",), BINARY)
+
+
+def sub_roots(root: Path) -> list[str]:
+    """The roots of the nulls and of the medium model below `root`, those with measurements."""
+    return [name for name in SUB_ROOTS if measured_files(Path(root, name))]
 
 
 def where_measured() -> str:
@@ -83,11 +100,11 @@ def read_manifest(root: Path) -> Manifest | None:
     return read_record(Manifest, path) if path.exists() else None
 
 
-def _write(root: Path, *, measurements: dict[str, str], tables: dict[str, str]) -> Path:
+def _write(root: Path, content: Manifest) -> Path:
     path = Path(root, NAME)
-    content = {"schema": SCHEMA, "measurements": measurements, "tables": tables}
-    validate(Manifest, content, str(path))  # never one that cannot be read again
-    write_json(path, content)
+    value = content.model_dump(by_alias=True)
+    validate(Manifest, value, str(path))  # never one that cannot be read again
+    write_json(path, value)
     return path
 
 
@@ -95,22 +112,22 @@ def _hashes(root: Path, names: list[str]) -> dict[str, str]:
     return {name: sha256_file(Path(root, name)) for name in names}
 
 
-def write_manifest(root: Path, names: Iterable[str] | None = None) -> Path:
-    """Record measurements of `root` as they stand; for the run that made them. Tables keep their entries.
+def write_manifest(root: Path, names: Iterable[str]) -> Path:
+    """Record what a run measured into `root`, as it stands; for the run that made it. Tables keep their entries.
 
     Args:
         root: the folder measured into.
-        names: what the run measured, relative to `root`; every other entry stays as it is. None is all there is.
+        names: what the run measured, relative to `root`; every other entry stays as it is.
 
     Raises:
         InputError: a file cannot be read, the old manifest is broken, or the new one cannot be written.
     """
-    old = read_manifest(root) or Manifest()
-    present = measured_files(root)
-    if names is None:
-        return _write(root, measurements=_hashes(root, present), tables=old.tables)
-    measured = _hashes(root, sorted(set(present) & set(names)))
-    return _write(root, measurements=dict(sorted((old.measurements | measured).items())), tables=old.tables)
+    old, names = read_manifest(root) or Manifest(), set(names)
+    parts = {}
+    for part, present in (("measurements", measured_files(root)), ("binaries", binary_files(root))):
+        hashes = _hashes(root, sorted(names.intersection(present)))
+        parts[part] = dict(sorted((getattr(old, part) | hashes).items()))
+    return _write(root, old.model_copy(update=parts))
 
 
 def write_table_manifest(root: Path) -> Path:
@@ -120,7 +137,7 @@ def write_table_manifest(root: Path) -> Path:
         InputError: as `write_manifest`.
     """
     old = read_manifest(root) or Manifest()
-    return _write(root, measurements=old.measurements, tables=_hashes(root, table_files(root)))
+    return _write(root, old.model_copy(update={"tables": _hashes(root, table_files(root))}))
 
 
 def changed_measurements(root: Path) -> list[str]:

@@ -4,7 +4,7 @@ import csv
 import io
 import re
 import unicodedata
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -12,12 +12,13 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, TemplateError
 from markupsafe import Markup, escape
 
 from sparse_control.artifact import manifest
-from sparse_control.artifact.layout import Shown, headline, shown
+from sparse_control.artifact.layout import PARTS, Shown, headline, shown
 from sparse_control.artifact.records import printable
 from sparse_control.artifact.tables import Records, all_tables, read_records
 from sparse_control.artifact.tables.common import cell_text
+from sparse_control.artifact.values import Value, read_values, shown_values
 from sparse_control.errors import InputError
-from sparse_control.files import write_text
+from sparse_control.files import sha256_file, write_text
 from sparse_control.project import project_folder
 
 _TEX = {
@@ -27,6 +28,7 @@ _TEX = {
     "[": "{[}", "]": "{]}", "*": "{*}",       # after a row break, and in a caption, these delimit arguments
     "—": "---", "–": "--", "−": r"\ensuremath{-}", "±": r"\ensuremath{\pm}", "≤": r"\ensuremath{\le}",
     "≥": r"\ensuremath{\ge}", "×": r"\ensuremath{\times}", "ρ": r"\ensuremath{\rho}", "λ": r"\ensuremath{\lambda}",
+    "Δ": r"\ensuremath{\Delta}", "Σ": r"\ensuremath{\Sigma}",
 }  # fmt: skip
 
 
@@ -108,7 +110,9 @@ def csv_text(frame: pd.DataFrame) -> str:
 
 
 def render(records: Records, project: Path, frames: Mapping[str, pd.DataFrame] | None = None) -> dict[str, str]:
-    """Every file of `paper/tables/` by its name: `{table}.tex`, `{table}.csv` and `index.html`.
+    """Every file of `paper/tables/` by its name: `{table}.tex`, `{table}.csv`, `index.html` and `values.tex`.
+
+    Those of a sub-root stand in a folder of their own, with a page of their own.
 
     Args:
         records: what the tables are made of.
@@ -119,16 +123,32 @@ def render(records: Records, project: Path, frames: Mapping[str, pd.DataFrame] |
         InputError: a template is missing or broken.
     """
     frames = all_tables(records) if frames is None else frames
-    tables = [shown(name, frame, records) for name, frame in frames.items()]
+    pages: dict[str, list[Shown]] = {}  # by folder; the root's own is first
+    for name, frame in frames.items():
+        pages.setdefault(name.rpartition("/")[0], []).append(shown(name, frame, records))
     folder = Path(project, "paper", "templates")
+    files = {}
     try:
         tex = _environment(folder, html=False).get_template("table.tex.j2")
         html = _environment(folder, html=True).get_template("index.html.j2")
-        files = {f"{table.name}.tex": tex.render(table=table) for table in tables}
-        files["index.html"] = html.render(tables=tables, headline=headline(records))
+        for place, tables in pages.items():
+            files |= {f"{table.name}.tex": tex.render(table=table) for table in tables}
+            others = [{"title": PARTS[part][0], "page": f"{part}/index.html"} for part in pages if part and not place]
+            title = headline(records) + (f" ({PARTS[place][0]})" if place else "")
+            page = html.render(tables=tables, headline=title, others=others)
+            files["/".join(filter(None, (place, "index.html")))] = page
     except TemplateError as error:
         raise InputError(f"{folder}: {type(error).__name__}: {error}; restore the templates from git") from error
+    files["values.tex"] = values_tex(read_values(project), frames)
     return files | {f"{name}.csv": csv_text(frame) for name, frame in frames.items()}
+
+
+def values_tex(values: Sequence[Value], frames: Mapping[str, pd.DataFrame]) -> str:
+    """Definitions of what `\\val{name}` prints."""
+    lines = ["% The numbers of the prose, each a cell of a table; rendered from paper/values.yaml."]
+    for name, text in shown_values(values, frames).items():
+        lines.append(rf"\expandafter\def\csname value@{name}\endcsname{{{typeset_tex(text)}}}")
+    return "\n".join(lines) + "\n"
 
 
 def write_tables(files: Mapping[str, str], folder: Path) -> list[Path]:
@@ -162,8 +182,18 @@ def reproduce(root: Path, out: Path | None = None) -> list[Path]:
     project = project_folder()
     paths = write_tables(render(read_records(root, project), project), folder)
     if folder.resolve() == home.resolve():
+        _remove_stale(root, {path.relative_to(home).as_posix() for path in paths})
         manifest.write_table_manifest(root)
     return paths
+
+
+def _remove_stale(root: Path, made: set[str]) -> None:
+    """Remove tables of earlier records: those the manifest lists, unchanged since, that no table is any more."""
+    listed = (manifest.read_manifest(root) or manifest.Manifest()).tables
+    for name, sha256 in listed.items():
+        path = root / name
+        if name.removeprefix("paper/tables/") not in made and path.is_file() and sha256_file(path) == sha256:
+            path.unlink()
 
 
 def plain_text(table: Shown) -> str:

@@ -9,7 +9,8 @@ import pytest
 from sparse_control.artifact.iss_files import FILES, read_iss
 from sparse_control.artifact.measurements import measurement_path, read_all_measurements, read_measurements
 from sparse_control.errors import InputError
-from tests.artifact_root import iss_files, measurement, write_lines
+from tests.artifact_iss import iss_files
+from tests.artifact_root import measurement, write_files, write_lines
 
 NAME = "measurements/toy-model/ioi.coverage_driver.P.jsonl"
 
@@ -76,7 +77,7 @@ def test_good_records_come_back_by_seed(tmp_path):
     write_lines(tmp_path / NAME, [measurement(seed=1), measurement(seed=0)])
     first, second = read_all_measurements(tmp_path)
     assert (first.seed, second.seed) == (0, 1)
-    assert json.loads(first.model_dump_json(by_alias=True)) == json.loads(json.dumps(measurement(seed=0)))
+    assert json.loads(first.model_dump_json(by_alias=True, exclude_unset=True)) == json.loads(json.dumps(measurement(seed=0)))
     with pytest.raises(Exception, match="frozen"):
         first.seed = 3
 
@@ -117,13 +118,7 @@ def test_hub_ids_make_one_folder():
 
 
 def _write_iss(root, files):
-    for name, content in files.items():
-        path = root / "jacobian_iss" / name
-        if isinstance(content, list):
-            write_lines(path, content)
-        else:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps(content))
+    write_files(root / "jacobian_iss", files)
 
 
 def test_absent_iss_files_are_empty(tmp_path):

@@ -157,13 +157,25 @@ def test_rendering_is_the_same_twice(built_root):
     assert render(records, PROJECT) == render(records, PROJECT)
 
 
-def test_captions_say_what_they_must(built_root):
-    records = read_records(built_root, PROJECT)
+def test_captions_say_what_they_must(built_whole_root):
+    records = read_records(built_whole_root, PROJECT)
     for name, frame in all_tables(records).items():
         caption = shown(name, frame, records).caption
-        assert "Model: toy-model." in caption and "Source document: " in caption, name
-        if LAYOUTS[name].group == "protocol":
+        assert "Model: " in caption and "none measured" not in caption and "Source document: " in caption, name
+        assert "{" not in caption, name
+        if name.startswith("nulls/"):
+            assert "Null: " in caption, name
+        if LAYOUTS[name.rpartition("/")[2]].group == "protocol":
             assert "Seeds: 0, 1, 2." in caption
+
+
+def test_captions_name_the_frozen_thresholds(built_root):
+    records = read_records(built_root, PROJECT)
+    frames = all_tables(records)
+    assert "(≥ 0.99)" in shown("estimator_validation", frames["estimator_validation"], records).caption
+    assert "difference ≤ 0.01" in shown("corpus_convergence", frames["corpus_convergence"], records).caption
+    empty = shown("corpus_convergence", all_tables(Records())["corpus_convergence"], Records())
+    assert "difference ≤ —" in empty.caption
 
 
 def test_published_column_is_marked(built_root):
@@ -173,23 +185,28 @@ def test_published_column_is_marked(built_root):
 
 
 def test_nothing_unescaped_reaches_latex_or_html(tmp_path):
-    root = build_root(tmp_path, model=NASTY)
+    root = build_root(tmp_path, model=NASTY, subroots=True)
     tables = root / "paper" / "tables"
-    for path in tables.glob("*.tex"):
+    assert (tables / "nulls" / "redrawn_weights" / "official_iss.tex").is_file()
+    for path in tables.rglob("*.tex"):
         text = path.read_text()
         assert "<script>" not in text and NASTY not in text, path
         without = re.sub(r"\\[&%$#_{}\\]|\\[a-zA-Z]+", "", text)
         assert "&c" not in without and "$" not in without and "#" not in without and "~" not in without, path
-    page = (tables / "index.html").read_text()
-    assert "<script>" not in page and "&lt;script&gt;" in page
-    assert not re.search(r"(src|href)=.(https?:)?//", page)
+    pages = list(tables.rglob("index.html"))
+    assert len(pages) == 4
+    for page in pages:
+        text = page.read_text()
+        assert "<script>" not in text and ("&lt;script&gt;" in text or "experiment_b" in page.parts), page
+        assert not re.search(r"(src|href)=.(https?:)?//", text)
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="pdflatex is not installed")
 def test_the_paper_compiles_even_with_a_nasty_name(tmp_path):
-    root = build_root(tmp_path / "root", model=NASTY)
+    root = build_root(tmp_path / "root", model=NASTY, subroots=True)
     shutil.copy(PROJECT / "paper" / "main.tex", root / "paper")
+    shutil.copytree(PROJECT / "paper" / "sections", root / "paper" / "sections")
     for _ in range(2):
         done = subprocess.run(
             ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "main.tex"],
@@ -222,7 +239,7 @@ def test_reproduce_elsewhere_leaves_the_root_alone(root, tmp_path):
     paths = reproduce(root, tmp_path / "elsewhere")
     assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file()} == before
     assert {path.name: path.read_bytes() for path in paths} == {
-        path.name: path.read_bytes() for path in (root / "paper" / "tables").iterdir()
+        path.name: path.read_bytes() for path in (root / "paper" / "tables").iterdir() if path.is_file()
     }
 
 

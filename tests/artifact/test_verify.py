@@ -1,5 +1,6 @@
 """Each check can fail, and says where."""
 
+import copy
 import json
 import re
 from pathlib import Path
@@ -9,11 +10,11 @@ import yaml
 
 from sparse_control.artifact import manifest
 from sparse_control.artifact.claims import Claim, check_claim, read_claims
-from sparse_control.artifact.render import reproduce
+from sparse_control.artifact.render import reproduce, values_tex
 from sparse_control.artifact.tables import all_tables, read_records
 from sparse_control.artifact.verify import verify
 from sparse_control.errors import InputError
-from tests.artifact_root import measurement, write_lines
+from tests.artifact_root import bless, measurement, write_lines
 
 PROJECT = Path(__file__).parent.parent.parent
 RECORDS = "measurements/toy-model/ioi.coverage_driver.P.jsonl"
@@ -154,7 +155,7 @@ def test_readouts_out_of_range_are_a_failure_not_a_crash(root):
     rows = [json.loads(line) for line in (root / RECORDS).read_text().splitlines()]
     rows[0]["evaluate"] |= {"source": [-1e308] * 4, "target": [1e308] * 4}
     write_lines(root / RECORDS, rows)
-    manifest.write_manifest(root)
+    bless(root)
     only(root, "tables: table [a-z_]+: ")
 
 
@@ -165,7 +166,7 @@ def test_missing_manifest(root):
 
 def test_manifest_of_tables_and_of_measurements_have_two_writers(root):
     before = manifest.read_manifest(root)
-    manifest.write_manifest(root)
+    bless(root)
     reproduce(root)
     assert manifest.read_manifest(root) == before
     assert set(before.measurements) == set(manifest.measured_files(root))
@@ -192,7 +193,7 @@ def test_stored_mean_must_be_the_facts(root):
     content = json.loads(path.read_text())
     content["ISS"]["mean"] += 0.01
     path.write_text(json.dumps(content))
-    manifest.write_manifest(root)
+    bless(root)
     only(root, "stored mean and intervals of ISS: mean stored")
 
 
@@ -201,27 +202,27 @@ def test_stored_interval_must_be_the_bootstrap(root):
     content = json.loads(path.read_text())
     content["bca"][1] += 0.01
     path.write_text(json.dumps(content))
-    manifest.write_manifest(root)
+    bless(root)
     reproduce(root)
     only(root, "stored mean and intervals of Raw-ISS: bca stored")
 
 
 def test_weights_must_agree(root):
     edit(root / RECORDS, "a" * 64, "e" * 64)
-    manifest.write_manifest(root)
+    bless(root)
     only(root, "provenance toy-model weights: .* was measured on weights")
 
 
 def test_weights_must_be_there(root):
     edit(root / RECORDS, '"weights_sha256": "' + "a" * 64 + '"', '"other": 1')
-    manifest.write_manifest(root)
+    bless(root)
     only(root, "weights_sha256 is missing")
 
 
 @pytest.mark.parametrize("letter, field", [("b", "params_sha256"), ("c", "code_sha256")])
 def test_settings_and_code_must_agree(root, letter, field):
     edit(root / RECORDS, letter * 64, "e" * 64)
-    manifest.write_manifest(root)
+    bless(root)
     only(root, f"settings and code: {field} differs between")
 
 
@@ -255,15 +256,17 @@ def change(path, *keys, to):
         (RAW, ["per_layer", 0, "raw_iss"], 0.9, [f"{RAW}: per_layer: layer 2: raw_iss: 0.9, but"]),
         (SUMMARY, ["provenance", "params_sha256"], "e" * 64, ["provenance.params_sha256: e+, but"]),
         (RAW, ["provenance", "corpus_sha256"], "e" * 64, [f"{RAW}: provenance.corpus_sha256: e+, but"]),
-        (SUMMARY, ["provenance", "code_sha256"], "e" * 64, ["provenance.code_sha256: e+, but"]),
-        (FREEZE, ["layers", "8", "status"], "validated", [r"validated_layers: \[2, 5\]", r"unresolved_layers: \[8\]"]),
+        (SUMMARY, ["provenance", "frozen_code_sha256"], "e" * 64, ["provenance.frozen_code_sha256: e+, but"]),
+        (SUMMARY, ["provenance", "code_sha256"], "e" * 64, ["provenance.accepted_code: None, where code_sha256 is e"]),
+        (SUMMARY, ["provenance", "accepted_code"], "comments", ["provenance.accepted_code: 'comments', where"]),
+        (SUMMARY, ["per_layer", 0, "reporting"], "mean of seeds", ["layer 2: reporting: mean of seeds, but"]),
         (FREEZE, ["layers", "9"], {"status": "unresolved", "step": None}, [r"window: \[", "unresolved_layers"]),
         (ISS + "iss_per_fact.jsonl", ["n_layers"], 1, ["n_layers: 1, but there are rows of 2"]),
     ],
 )
 def test_iss_files_are_held_against_each_other(root, name, keys, value, patterns):
     change(root / name, *keys, to=value)
-    manifest.write_manifest(root)
+    bless(root)
     reproduce(root)
     found = [line for line in failures(root) if line.startswith("agreement")]
     assert len(found) == len(patterns), found
@@ -274,7 +277,7 @@ def test_iss_files_are_held_against_each_other(root, name, keys, value, patterns
 @pytest.mark.parametrize("name", [SUMMARY, RAW, RECORDS])
 def test_provenance_of_a_model_is_a_mapping(root, name):
     change(root / name, "provenance", "model", to="toy")
-    manifest.write_manifest(root)
+    bless(root)
     only(root, r"provenance\.model: Input should be a valid dictionary")
 
 
@@ -302,7 +305,7 @@ def test_paths_of_the_manifest_stay_below_the_root(root, half, key):
 @pytest.mark.parametrize("key", ["/etc/passwd", "../x", "a" * 5000, "a\x1b"])
 def test_paths_of_the_freeze_manifest_stay_below_it(root, key):
     change(root / FREEZE, "files", key, to="a" * 64)
-    manifest.write_manifest(root)
+    bless(root)
     only(root, "freeze_manifest.json: files")
 
 
@@ -346,12 +349,25 @@ def test_binaries(root):
         (root / ISS / name).parent.mkdir(parents=True)
         (root / ISS / name).write_bytes(b"x")
     only(root, "low_rank_factors/toy-model/2/extra.pt is not listed")
-    assert any("full_reference: 1 files are not hashed in MANIFEST.json" in line for line in lines("skip"))
+    assert any("1 files are not hashed in MANIFEST.json, and not checked: jacobian_iss/full_" in x for x in lines("skip"))
+
+
+def test_binaries_a_run_recorded_are_hashed(root):
+    name = "jacobian_iss/full_reference/toy-model/2.safetensors"
+    (root / name).parent.mkdir(parents=True)
+    (root / name).write_bytes(b"x")
+    manifest.write_manifest(root, [name])
+    checks = {check.name: check.status for check in verify(root, PROJECT)}
+    assert checks[f"manifest {name}"] == "ok" and not any("binaries" in title for title in checks)
+    (root / name).write_bytes(b"y")
+    only(root, f"manifest {name}: {name} changed")
+    (root / name).unlink()
+    assert {check.status for check in verify(root, PROJECT) if check.name == f"manifest {name}"} == {"skip"}
 
 
 def test_a_frozen_file_that_is_no_binary_must_be_there(root):
     change(root / FREEZE, "files", "configs/corpus_config.yaml", to="a" * 64)
-    manifest.write_manifest(root)
+    bless(root)
     only(root, "frozen configs/corpus_config.yaml: not in this folder")
 
 
@@ -386,6 +402,8 @@ def project(root):
     for path in (PROJECT / "paper" / "templates").iterdir():
         (root / "paper" / "templates" / path.name).write_bytes(path.read_bytes())
     (root / "paper" / "published.yaml").write_bytes((PROJECT / "paper" / "published.yaml").read_bytes())
+    (root / "paper" / "tables" / "values.tex").write_text(values_tex([], {}))
+    manifest.write_table_manifest(root)
     (root / "paper" / "main.tex").write_text("Here: It\n reaches.")
     (root / "paper" / "claims.yaml").write_text(yaml.safe_dump([CLAIM]))
     return root
@@ -441,9 +459,10 @@ def test_a_claim_may_compare_two_cells(built_root):
 
 def test_claims_of_the_paper_are_well_formed(tmp_path):
     claims = read_claims(PROJECT / "paper" / "claims.yaml")
-    prose = " ".join((PROJECT / "paper" / "main.tex").read_text().split())
+    files = [PROJECT / "paper" / "main.tex", *(PROJECT / "paper" / "sections").glob("*.tex")]
+    prose = " ".join(" ".join(path.read_text() for path in files).split())
     assert claims and all(claim.sentence in prose for claim in claims)
     path = tmp_path / "claims.yaml"
-    path.write_text(yaml.safe_dump([CLAIM, CLAIM]))
+    path.write_text(yaml.safe_dump([CLAIM, copy.deepcopy(CLAIM)]))
     with pytest.raises(InputError, match="stands twice"):
         read_claims(path)

@@ -5,18 +5,31 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from sparse_control.artifact.layout import estimator, official, protocol, published, setup
-from sparse_control.artifact.layout.columns import MODEL, Layout
+from sparse_control.artifact.iss_files.freeze import Thresholds
+from sparse_control.artifact.layout import (
+    alternatives,
+    estimator,
+    nulls,
+    official,
+    protocol,
+    published,
+    setup,
+    uncertainty,
+)
+from sparse_control.artifact.layout.columns import EMPTY, MODEL, Layout
 from sparse_control.artifact.layout.protocol import score_rows
 from sparse_control.artifact.tables.common import Records
 from sparse_control.artifact.tables.setup import preset
 
-__all__ = ["LAYOUTS", "Shown", "headline", "score_rows", "shown"]
+__all__ = ["LAYOUTS", "PARTS", "Shown", "headline", "score_rows", "shown"]
 
 LAYOUTS: dict[str, Layout] = {
     **setup.LAYOUTS,
     **official.LAYOUTS,
+    **uncertainty.LAYOUTS,
     **estimator.LAYOUTS,
+    **alternatives.LAYOUTS,
+    **nulls.LAYOUTS,
     **protocol.LAYOUTS,
     **published.LAYOUTS,
 }
@@ -34,28 +47,58 @@ class Shown:
     aligns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
 
+    @property
+    def short(self) -> str:
+        """The name without the folder of a sub-root."""
+        return self.name.rpartition("/")[2]
+
+    @property
+    def label(self) -> str:
+        """The name as a LaTeX label has it, of letters alone."""
+        return "".join(filter(str.isalpha, self.name))
+
+
+# what a sub-root is, behind the titles and in the captions of its tables
+PARTS = {
+    "nulls/shuffled_tokens": ("shuffled tokens", "Null: Jacobians over windows of shuffled tokens."),
+    "nulls/redrawn_weights": ("redrawn weights", "Null: every weight matrix of the model redrawn."),
+    "experiment_b": ("medium model", "Experiment B: a medium model."),
+}
+
 
 def shown(name: str, frame: pd.DataFrame, records: Records) -> Shown:
-    """Round and caption one table."""
-    layout = LAYOUTS[name]
+    """Round and caption one table; that of a sub-root is named `{sub-root}/{table}`."""
+    folder, _, table = name.rpartition("/")
+    layout = LAYOUTS[table]
+    records = Records(iss=records.sub_roots[folder]) if folder else records
     models = sorted({model for model in frame["model"] if model is not None})
     columns = ((MODEL,) if len(models) > 1 else ()) + layout.columns
     rows = layout.printed(frame.to_dict("records"))
-    facts = [layout.caption, f"Model: {', '.join(models) or 'none measured'}."]
+    facts = [_caption(layout, records), f"Model: {', '.join(models) or 'none measured'}."]
     if layout.group in ("protocol", "published"):
         facts.append(f"Seeds: {_list({record.seed for record in records.measurements})}.")
-    elif name in ("rank_curve", "seed_stability"):
-        facts.append(f"Sketch seeds: {_list(_sketch_seeds(name, records))}.")
+    elif table in ("rank_curve", "seed_stability"):
+        facts.append(f"Sketch seeds: {_list(_sketch_seeds(table, records))}.")
+    facts += [PARTS[folder][1]] if folder else []
     facts.append(f"Source document: {layout.section}.")
     return Shown(
         name=name,
         group=layout.group,
-        title=layout.title,
+        title=layout.title + (f" ({PARTS[folder][0]})" if folder else ""),
         caption=" ".join(facts),
         headings=tuple(column.heading for column in columns),
         aligns=tuple(column.align for column in columns),
         rows=tuple(tuple(column.text(row) for column in columns) for row in rows),
     )
+
+
+def _caption(layout: Layout, records: Records) -> str:
+    """The caption, with the frozen thresholds where it names them."""
+    if layout.group != "iss":
+        return layout.caption
+    thresholds = records.iss.freeze.settings.validation if records.iss.freeze else None
+    names = {name: getattr(thresholds, name, None) for name in Thresholds.model_fields}
+    return layout.caption.format(**{name: EMPTY if value is None else f"{value:g}" for name, value in names.items()})
 
 
 def headline(records: Records) -> str:

@@ -89,6 +89,21 @@ def with_deviation(name: str, deviation: str, heading: str, digits: int = 3) -> 
     return Column(heading, text)
 
 
+def signed(name: str, heading: str, digits: int = 3) -> Column:
+    """A difference, with its sign."""
+
+    def text(row: Row) -> str:
+        rounded = fixed(row[name], digits)
+        return f"+{rounded}" if row[name] is not None and row[name] > 0 else rounded
+
+    return Column(heading, text)
+
+
+def yes_no(name: str, heading: str) -> Column:
+    """A column of truth values; None is an em-dash."""
+    return Column(heading, lambda row: EMPTY if row[name] is None else "yes" if row[name] else "no", "l")
+
+
 def interval(name: str, heading: str, digits: int = 3) -> Column:
     """A confidence interval."""
 
@@ -129,6 +144,11 @@ NAMES = {
     "mcqa_humanities": "MCQA Humanities",
     "coverage_driver": "Coverage-Driver",
     "driver_omp": "Driver-OMP",
+    "qb": "QB (official)",
+    "qb_deflated": "deflated QB",
+    "qb_activation": "activation probes",
+    "output_sketch": "output sketch",
+    "svd": "SVD, the floor",
     "rel_tar_mean": "mean Rel_tar",
     "passes_0.40": "seeds ≤ .40",
     "ratio_mean": "mean ratio",

@@ -10,14 +10,26 @@ from pathlib import Path
 import pandas as pd
 
 from sparse_control.artifact.iss_files import read_iss
+from sparse_control.artifact.manifest import sub_roots
 from sparse_control.artifact.measurements import read_all_measurements
 from sparse_control.artifact.records import printable
-from sparse_control.artifact.tables import estimator, official, protocol, published, setup
+from sparse_control.artifact.tables import (
+    alternatives,
+    estimator,
+    findings,
+    nulls,
+    official,
+    protocol,
+    published,
+    setup,
+    transfer,
+    uncertainty,
+)
 from sparse_control.artifact.tables.common import Records, Table
 from sparse_control.artifact.tables.published import read_published
 from sparse_control.errors import InputError
 
-__all__ = ["TABLES", "Records", "all_tables", "read_published", "read_records"]
+__all__ = ["TABLES", "Records", "all_tables", "parts", "read_published", "read_records"]
 
 
 def read_records(root: Path, project: Path) -> Records:
@@ -27,26 +39,45 @@ def read_records(root: Path, project: Path) -> Records:
         InputError: names the file, the line, the field and the value.
     """
     return Records(
-        measurements=tuple(read_all_measurements(root)), iss=read_iss(root), published=read_published(project)
+        measurements=tuple(read_all_measurements(root)),
+        iss=read_iss(root),
+        published=read_published(project),
+        sub_roots={name: read_iss(Path(root, name)) for name in sub_roots(root)},
     )
 
 
-TABLES: dict[str, Table] = {  # in the order of paper/main.tex
-    **setup.TABLES,
+OF_A_ROOT: dict[str, Table] = {  # what every root of ISS records has, the nulls and the medium model as well
     **official.TABLES,
+    **uncertainty.TABLES,
     **estimator.TABLES,
+    **alternatives.TABLES,
+}
+ACROSS: dict[str, Table] = {**nulls.TABLES, **transfer.TABLES, **findings.TABLES}  # made of sub-roots, too
+TABLES: dict[str, Table] = {
+    **setup.TABLES,
+    **OF_A_ROOT,
+    **ACROSS,
     **protocol.TABLES,
     **published.TABLES,
 }
 
 
+def parts(records: Records) -> dict[str, Records]:
+    """The records of each sub-root, by the folder that its tables stand in below those of the root."""
+    return {name: Records(iss=iss) for name, iss in records.sub_roots.items()}
+
+
 def all_tables(records: Records) -> dict[str, pd.DataFrame]:
-    """Every table by name.
+    """Every table by name; those of a sub-root as `{sub-root}/{name}`, where they have rows.
 
     Raises:
         InputError: values in the records that have no finite statistic, such as readouts beyond 1e300.
     """
-    return {name: _finite(name, table, records) for name, table in TABLES.items()}
+    frames = {name: _finite(name, table, records) for name, table in TABLES.items()}
+    for folder, part in parts(records).items():
+        found = {f"{folder}/{name}": _finite(f"{folder}/{name}", table, part) for name, table in OF_A_ROOT.items()}
+        frames |= {name: frame for name, frame in found.items() if len(frame)}
+    return frames
 
 
 def _finite(name: str, table: Table, records: Records) -> pd.DataFrame:

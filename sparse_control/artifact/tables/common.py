@@ -20,6 +20,7 @@ class Records:
     measurements: tuple[Measurement, ...] = ()
     iss: IssRecords = field(default_factory=IssRecords)
     published: dict[str, Any] = field(default_factory=dict)  # paper/published.yaml
+    sub_roots: dict[str, IssRecords] = field(default_factory=dict)  # nulls and medium model, by manifest.SUB_ROOTS
 
 
 Table = Callable[[Records], pd.DataFrame]

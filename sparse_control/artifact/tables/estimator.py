@@ -6,14 +6,13 @@ from typing import Any
 import pandas as pd
 
 from sparse_control.artifact import axes
-from sparse_control.artifact.iss_files import ActionValidation
+from sparse_control.artifact.iss_files import IssRecords
+from sparse_control.artifact.iss_files.validation import ActionValidation
 from sparse_control.artifact.tables.common import Records, Table, data_frame
+from sparse_control.artifact.tables.layers import UNRESOLVED, VALIDATED, status_of
 from sparse_control.errors import InputError
 
-ESTIMATOR_COLUMNS = (
-    "model",
-    "layer",
-    "status",
+RUNG_COLUMNS = (
     "k",
     "k_over_d",
     "p",
@@ -26,26 +25,29 @@ ESTIMATOR_COLUMNS = (
     "median_relative_error",
     "iss_rank_difference",
     "iss_seed_deviation",
-    "rungs",
-    "reason",
 )
+ESTIMATOR_COLUMNS = ("model", "layer", "status", *RUNG_COLUMNS, "rungs", "reporting", "reason")
+LADDER_COLUMNS = (
+    *("model", "layer", "status", "attempt", *RUNG_COLUMNS),
+    *("iss", "partner_r", "direct_action", "passed", "chosen", "reason"),
+)
+RUNG_NAMES = {"p": "oversampling", "q": "power_iterations", "n": "corpus_size"}
 
 
-def estimator_validation(records: Records) -> pd.DataFrame:
-    """Per layer the frozen rung, or the last one tried where none passed (ISS source document, 7.4 and 12)."""
-    ordered = sorted(records.iss.actions, key=lambda row: (row.model, row.layer))  # stable: rungs keep their order
-    rows = []
-    for (model, layer), group in groupby(ordered, key=lambda row: (row.model, row.layer)):
-        rungs = list(group)
+def final_rungs(iss: IssRecords) -> dict[int, ActionValidation]:
+    """Per layer the frozen rung, or the last one tried where none passed.
+
+    Raises:
+        InputError: a layer with two frozen rungs.
+    """
+    found = {}
+    for layer, group in groupby(sorted(iss.actions, key=lambda row: row.layer), key=lambda row: row.layer):
+        rungs = list(group)  # sorting is stable: rungs keep their order
         chosen = [rung for rung in rungs if rung.chosen]
         if len(chosen) > 1:
-            raise InputError(
-                f"per_model_action_validation.jsonl: layer {layer} of {model} has {len(chosen)} chosen rungs"
-            )
-        rows.append(
-            _estimator_row((chosen or rungs)[-1], status="validated" if chosen else "unresolved", rungs=len(rungs))
-        )
-    return data_frame(ESTIMATOR_COLUMNS, rows)
+            raise InputError(f"per_model_action_validation.jsonl: layer {layer} has {len(chosen)} chosen rungs")
+        found[layer] = (chosen or rungs)[-1]
+    return found
 
 
 def width(rung: ActionValidation) -> int | None:
@@ -53,11 +55,38 @@ def width(rung: ActionValidation) -> int | None:
     return round(rung.k / rung.k_over_d) if rung.k_over_d else None
 
 
-def _estimator_row(rung: ActionValidation, *, status: str, rungs: int) -> dict[str, Any]:
-    own = ("status", "rungs", "r_is_d")
-    names = {"p": "oversampling", "q": "power_iterations", "n": "corpus_size"}
-    row = {name: getattr(rung, names.get(name, name)) for name in ESTIMATOR_COLUMNS if name not in own}
-    return row | {"status": status, "rungs": rungs, "r_is_d": rung.r == width(rung)}
+def _rung(rung: ActionValidation, columns: tuple[str, ...]) -> dict[str, Any]:
+    row = {name: getattr(rung, RUNG_NAMES.get(name, name), None) for name in columns}
+    return row | {"r_is_d": rung.r == width(rung)}
+
+
+def estimator_validation(records: Records) -> pd.DataFrame:
+    """Per layer the frozen rung, or the last one tried where none passed (ISS source document, 7.4 and 12)."""
+    iss, rows = records.iss, []
+    for layer, rung in final_rungs(iss).items():
+        frozen = iss.freeze.layers.get(str(layer)) if iss.freeze else None
+        rows.append(
+            _rung(rung, ESTIMATOR_COLUMNS)
+            | {
+                "status": VALIDATED if rung.chosen else UNRESOLVED,
+                "rungs": sum(other.layer == layer for other in iss.actions),
+                "reporting": frozen.reporting if frozen else None,
+            }
+        )
+    return data_frame(ESTIMATOR_COLUMNS, rows)
+
+
+def ladder(records: Records) -> pd.DataFrame:
+    """Every attempt of the failure ladder, in order, with its reason (12.1)."""
+    rows = []
+    ordered = sorted(records.iss.actions, key=lambda row: row.layer)
+    for layer, group in groupby(ordered, key=lambda row: row.layer):
+        status = status_of(records.iss, layer)
+        rows += [
+            _rung(rung, LADDER_COLUMNS) | {"status": status, "attempt": number}
+            for number, rung in enumerate(group, start=1)
+        ]
+    return data_frame(LADDER_COLUMNS, rows)
 
 
 RANK_MEANS = (
@@ -73,7 +102,7 @@ RANK_MEANS = (
 )
 RANK_KEYS = ("layer", "estimator", "probe", "p", "q", "k", "r")
 RANK_NOISE = ("E_vec_sd", "noise_floor_E_F", "noise_floor_E_vec")
-RANK_COLUMNS = ("model", "n", *RANK_KEYS, "r_is_d", "seeds", *RANK_MEANS, *RANK_NOISE)
+RANK_COLUMNS = ("model", "n", "status", *RANK_KEYS, "r_is_d", "seeds", *RANK_MEANS, *RANK_NOISE)
 
 
 def rank_curve(records: Records) -> pd.DataFrame:
@@ -92,6 +121,7 @@ def rank_curve(records: Records) -> pd.DataFrame:
         seeds = list(group)
         row: dict[str, Any] = dict(zip(RANK_KEYS, values, strict=True))
         row |= {"model": comparison.model, "n": comparison.corpus_size, "seeds": len(seeds)}
+        row["status"] = status_of(records.iss, row["layer"])
         row["r_is_d"] = row["r"] in widths
         for name in RANK_MEANS:
             row[name] = axes.mean_or_none([value for seed in seeds if (value := getattr(seed, name)) is not None])
@@ -102,44 +132,80 @@ def rank_curve(records: Records) -> pd.DataFrame:
     return data_frame(RANK_COLUMNS, rows)
 
 
-STABILITY_COLUMNS = ("model", "layer", "k", "p", "q", "metric", "seeds", "mean", "sd")
+STABILITY_COLUMNS = ("model", "layer", "status", "k", "p", "q", "n", "metric", "seeds", "mean", "sd")
 
 
 def seed_stability(records: Records) -> pd.DataFrame:
     """Mean and sample sd of each metric over sketch seeds (9), at the setting that `estimator_validation` shows."""
-    settings = {
-        (row["model"], row["layer"]): (row["k"], row["p"], row["q"])
-        for row in estimator_validation(records).to_dict("records")
-    }
-    latest: dict[tuple[str, int, str], dict[str, Any]] = {}
-    for row in records.iss.seed_stability:
-        if settings.get((row.model, row.layer)) == (row.k, row.oversampling, row.power_iterations):
-            latest[row.model, row.layer, row.metric] = {  # a setting tried again on a larger corpus comes later
+    final = final_rungs(records.iss)
+    rows = []
+    for row in sorted(records.iss.seed_stability, key=lambda row: row.layer):
+        rung = final.get(row.layer)
+        if rung is None or _setting(rung) != _setting(row):
+            continue
+        rows.append(
+            {
                 "model": row.model,
                 "layer": row.layer,
+                "status": status_of(records.iss, row.layer),
                 "k": row.k,
                 "p": row.oversampling,
                 "q": row.power_iterations,
+                "n": row.corpus_size,
                 "metric": row.metric,
                 "seeds": len(row.seeds),
                 "mean": axes.mean_or_none(row.values),
                 "sd": axes.deviation_or_none(row.values),
             }
-    return data_frame(STABILITY_COLUMNS, latest.values())
+        )
+    return data_frame(STABILITY_COLUMNS, rows)
 
 
-CORPUS_COLUMNS = ("model", "layer", "n", "cosine_to_2n", "iss_difference")
+def _setting(row: Any) -> tuple[int, ...]:
+    return row.k, row.oversampling, row.power_iterations, row.corpus_size
+
+
+CORPUS_COLUMNS = (
+    *("model", "layer", "status", "n", "cosine_to_2n", "relative_error_to_2n", "iss_difference"),
+    *("converged", "chosen"),
+)
 
 
 def corpus_convergence(records: Records) -> pd.DataFrame:
-    """n corpus prompts against 2n (8.2)."""
-    rows = records.iss.corpus_convergence
-    return data_frame(CORPUS_COLUMNS, ({name: getattr(row, name) for name in CORPUS_COLUMNS} for row in rows))
+    """n corpus prompts against 2n, and the n at which the fixed rule lets the ladder start (8.2)."""
+    ordered = sorted(records.iss.corpus_convergence, key=lambda row: (row.layer, row.n))
+    return data_frame(
+        CORPUS_COLUMNS,
+        (
+            {name: getattr(row, name, None) for name in CORPUS_COLUMNS} | {"status": status_of(records.iss, row.layer)}
+            for row in ordered
+        ),
+    )
+
+
+HALVES = ("E_F", "E_vec", "C_vec", "E_vec_centred", "C_vec_centred", "E_ISS")
+HALVES_COLUMNS = ("model", "layer", "status", "n", *HALVES)
+
+
+def corpus_halves(records: Records) -> pd.DataFrame:
+    """Two disjoint halves of the corpus against each other, each of n prompts: no claim is made below these errors."""
+    comparison = records.iss.comparison
+    return data_frame(
+        HALVES_COLUMNS,
+        (
+            {"model": comparison.model, "layer": floor.layer, "status": status_of(records.iss, floor.layer)}
+            | {"n": comparison.corpus_size // 2}
+            | {name: getattr(floor, name) for name in HALVES}
+            for floor in sorted(comparison.noise_floor if comparison else (), key=lambda floor: floor.layer)
+        ),
+    )
 
 
 TABLES: dict[str, Table] = {
     "estimator_validation": estimator_validation,
+    "ladder": ladder,
     "rank_curve": rank_curve,
     "corpus_convergence": corpus_convergence,
+    "corpus_halves": corpus_halves,
     "seed_stability": seed_stability,
 }

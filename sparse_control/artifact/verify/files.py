@@ -1,0 +1,75 @@
+"""Files of one root against its manifest and its freeze."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from sparse_control.artifact import manifest
+from sparse_control.artifact.iss_files.freeze import FreezeManifest
+from sparse_control.artifact.verify.check import Check, Status, attempt, named
+from sparse_control.files import sha256_file
+
+MEND = "restore it from git or measure it again"
+PULL = "not in this folder; `dvc pull` brings what is versioned"
+
+
+def manifest_checks(root: Path, place: str) -> Iterator[Check]:
+    """Every listed file and every file that should be listed; `place` is that of a sub-root, with its slash."""
+    listed, check = attempt(place + manifest.NAME, lambda: manifest.read_manifest(root))
+    if listed is None:
+        mend = f"{root / manifest.NAME} is missing; restore it from git, or measure again"
+        yield check if check.status == "FAIL" else Check(check.name, "FAIL", mend)
+        return
+    parts = (
+        (listed.measurements, manifest.measured_files(root), MEND),
+        (listed.tables, manifest.table_files(root), "run `python -m sparse_control reproduce`"),
+    )
+    for hashes, present, mend in parts:
+        for name in sorted({*hashes, *present}):
+            title = f"manifest {place}{name}"
+            yield named(title, lambda name=name, mend=mend, hashes=hashes: _listed(root, name, hashes.get(name), mend))
+    for name, expected in listed.binaries.items():
+        title = f"manifest {place}{name}"
+        yield named(title, lambda name=name, expected=expected: _binary(root, name, expected))
+
+
+def _listed(root: Path, name: str, expected: str | None, mend: str) -> tuple[Status, str]:
+    if expected is None:
+        return "FAIL", f"{name} is not listed in {manifest.NAME}; remove it, or {mend}"
+    if not (root / name).is_file():
+        return "FAIL", f"{name} is missing; {mend}"
+    found = sha256_file(root / name)
+    return ("ok", "") if found == expected else ("FAIL", f"{name} changed (SHA-256 {found}, listed {expected}); {mend}")
+
+
+def _binary(root: Path, name: str, expected: str) -> tuple[Status, str]:
+    """Large files may be absent until they are pulled."""
+    return _listed(root, name, expected, MEND) if (root / name).is_file() else ("skip", PULL)
+
+
+def frozen_checks(root: Path, place: str, freeze: FreezeManifest | None) -> Iterator[Check]:
+    """Factors and other files the freeze manifest lists; large binaries may be absent until they are pulled."""
+    for name, expected in sorted((freeze.files if freeze else {}).items()):
+        yield named(f"frozen {place}{name}", lambda name=name, expected=expected: _frozen(root, name, expected))
+
+
+def _frozen(root: Path, name: str, expected: str) -> tuple[Status, str]:
+    path = root / "jacobian_iss" / name
+    if not path.is_file():
+        return "skip" if path.suffix in manifest.BINARY else "FAIL", PULL
+    found = sha256_file(path)
+    return ("ok", "") if found == expected else ("FAIL", f"{name} changed (SHA-256 {found}, frozen {expected})")
+
+
+def unhashed_checks(root: Path, place: str, freeze: FreezeManifest | None) -> Iterator[Check]:
+    """Binaries that nothing vouches for: an error among official factors, elsewhere a remark that names them."""
+    frozen = {f"jacobian_iss/{name}" for name in (freeze.files if freeze else {})}
+    listed, _ = attempt(manifest.NAME, lambda: manifest.read_manifest(root))
+    known = frozen | set(listed.binaries if listed else {})
+    unknown = [name for name in manifest.binary_files(root) if name not in known]
+    official = [name for name in manifest.binary_files(root) if name.startswith("jacobian_iss/low_rank_factors/")]
+    for name in official:
+        if name not in frozen:
+            yield Check(f"frozen {place}{name}", "FAIL", f"{name} is not listed in freeze_manifest.json; remove it")
+    if others := [name for name in unknown if name not in official]:
+        detail = f"{len(others)} files are not hashed in {manifest.NAME}, and not checked: {', '.join(others)}"
+        yield Check(f"binaries {place}jacobian_iss", "skip", detail)
