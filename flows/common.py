@@ -1,22 +1,68 @@
-"""What the flows share: settings checked before any work, one line of progress per step, the runner."""
+"""What the flows share: parameters checked before any work, steps and their units, one line of progress for each."""
 
+import re
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 from prefect import Task
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 
-from flows.interrupt import interruptible
-from sparse_control.errors import InputError, NotAvailable
-from sparse_control.models.fetch import registry
+from flows.cluster import check_dask
+from flows.reports import ProgressBar
+from sparse_control.errors import InputError
+from sparse_control.models.fetch import find_source, registry
 from sparse_control.project import project_folder
 from sparse_control.receipt import Receipt
 from sparse_control.settings import Settings, load_settings
-from tasks.caching import run_cached
+from tasks.caching import finished, standing_receipt, started
+
+T = TypeVar("T")
+
+
+# --- parameters -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Run:
+    """Checked parameters of a measuring flow.
+
+    Attributes:
+        settings: of the preset, and of the model where one is named.
+        root: the folder measured into; it exists.
+    """
+
+    settings: Settings
+    root: Path
+
+
+def checked_run(preset: str, model: str | None, root: str, dask: str | None = None) -> Run:
+    """Check every parameter of a measuring flow, and only then make the folder it measures into.
+
+    Raises:
+        InputError: all that is wrong, in one line.
+    """
+    problems: list[str] = []
+
+    def checked(check: Callable[..., T], *arguments: Any) -> T | None:
+        try:
+            return check(*arguments)
+        except InputError as error:
+            problems.append(str(error))
+            return None
+
+    settings = checked(checked_settings, preset, model)
+    if model is not None or settings is not None:
+        checked(check_model, settings.model if model is None else model)
+    place = checked(resolved, "root", root)
+    checked(check_dask, dask)
+    if settings is not None and place is not None and not problems:
+        return Run(settings, checked_root(str(place)))
+    told = [f"({number}) {problem}" for number, problem in enumerate(problems, start=1)]
+    raise InputError(problems[0] if len(problems) == 1 else f"{len(problems)} parameters are wrong: {'; '.join(told)}")
 
 
 def checked_settings(preset: str, model: str | None) -> Settings:
@@ -31,16 +77,30 @@ def checked_settings(preset: str, model: str | None) -> Settings:
     return settings
 
 
+def check_model(name: str) -> None:
+    """Refuse a model that cannot be named so; nothing is loaded.
+
+    Raises:
+        InputError: neither a registry name, a hub id (owner/name), a directory nor a file.
+    """
+    if Path(name).is_dir() or Path(name).is_file():
+        return
+    if name.endswith(".gguf"):
+        raise InputError(f"model {name}: no such file")
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
+        find_source(name)
+
+
 def resolved(name: str, folder: str) -> Path:
     """An absolute path; `~` and `~user` are expanded.
 
     Raises:
-        InputError: an unknown user.
+        InputError: an unknown user, or no path at all.
     """
     try:
         return Path(folder).expanduser().resolve()
-    except RuntimeError as error:
-        raise InputError(f"{name} {folder}: {error}; give a path") from error
+    except (RuntimeError, ValueError, OSError) as error:
+        raise InputError(f"{name} {folder!r}: {error}; give a path") from error
 
 
 def checked_root(root: str) -> Path:
@@ -59,23 +119,35 @@ def checked_root(root: str) -> Path:
 
 def data_files(*patterns: str) -> list[Path]:
     """The project's own data files that a step reads."""
-    folder = Path(__file__).resolve().parent.parent / "sparse_control" / "data"
-    return sorted(path for pattern in patterns for path in folder.glob(pattern))
+    return files_below(Path(__file__).resolve().parent.parent / "sparse_control" / "data", *patterns)
 
 
-def task_runner(dask: str | None = None) -> TaskRunner[Any]:
-    """The embedded runner, or a Dask cluster's by its scheduler address.
+def files_below(folder: Path, *patterns: str) -> list[Path]:
+    """Files by glob patterns relative to `folder`, in order."""
+    return sorted(path for pattern in patterns for path in folder.glob(pattern) if path.is_file())
 
-    Raises:
-        NotAvailable: prefect-dask is not installed.
+
+# --- steps ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Step:
+    """A task with its arguments.
+
+    Attributes:
+        task: with a content key; returns a receipt as JSON.
+        label: what a person reads.
+        arguments: of the task.
+        units: gives the steps that do its work piece by piece, in any order and on any machine; the task then puts
+            the pieces together. It is not asked for them where the task's own result stands.
+        order: in which units are started, the lowest first, those of several steps among each other.
     """
-    if dask is None:
-        return ThreadPoolTaskRunner(max_workers=1)
-    try:
-        from prefect_dask import DaskTaskRunner
-    except ImportError as error:
-        raise NotAvailable(f"--dask {dask}: prefect-dask is not installed; run: pip install prefect-dask") from error
-    return DaskTaskRunner(address=dask)
+
+    task: Task
+    label: str
+    arguments: dict[str, Any]
+    units: Callable[[], Sequence["Step"]] = tuple
+    order: tuple[int, ...] = ()
 
 
 @dataclass
@@ -83,29 +155,67 @@ class Progress:
     """Runs the steps of one flow, tells of each on stderr and keeps what the summary says of them."""
 
     flow: str
+    runner: TaskRunner[Any]
     steps: list[dict[str, Any]] = field(default_factory=list)
 
-    def run(self, task: Task, label: str, *, below: Path, **arguments: Any) -> Receipt:
-        click.echo(f"{self.flow}: {label} ...", err=True)
+    def run(self, steps: Sequence[Step], *, below: Path) -> list[Receipt]:
+        """The receipts of the steps, in order; what is unchanged and whole is skipped.
+
+        Raises:
+            InputError: as the tasks, or a task reports files it has not written.
+        """
+        standing = [standing_receipt(step.task, below=below, arguments=step.arguments) for step in steps]
+        units = [unit for step, receipt in zip(steps, standing, strict=True) if receipt is None for unit in step.units()]
+        self._run_units(sorted(units, key=lambda unit: unit.order), below)
+        return [self._run_step(step, receipt, below) for step, receipt in zip(steps, standing, strict=True)]
+
+    def _run_step(self, step: Step, standing: Receipt | None, below: Path) -> Receipt:
         start = time.monotonic()
-        with interruptible():
-            receipt, skipped = run_cached(task, below=below, arguments=arguments)
-        spent = "unchanged, skipped" if skipped else f"{time.monotonic() - start:.1f} s"
-        click.echo(f"{self.flow}: {label}: {spent}", err=True)
-        self.steps.append({"step": label, "skipped": skipped, "files": receipt.as_json()})
+        if standing is None:
+            self._say(f"{step.label} ...")
+        receipt = standing or finished(
+            step.task, started(step.task, self.runner, step.arguments), below=below
+        )
+        self._say(f"{step.label}: " + ("unchanged, skipped" if standing else f"{time.monotonic() - start:.1f} s"))
+        self.steps.append({"step": step.label, "skipped": standing is not None, "files": receipt.as_json()})
         return receipt
 
-    def summary(self, settings: Settings, root: Path) -> dict[str, Any]:
+    def _run_units(self, units: list[Step], below: Path) -> None:
+        waiting = [unit for unit in units if not _stands(unit, below)]
+        if done := len(units) - len(waiting):
+            self._say(f"{done} of {len(units)} units stand already")
+        if not waiting:
+            return
+        with ProgressBar(self.flow, total=len(units), done=len(units) - len(waiting)) as bar:
+            # one process is given one unit at a time, so that the first that fails is the last
+            batch = 1 if isinstance(self.runner, ThreadPoolTaskRunner) else len(waiting)
+            for first in range(0, len(waiting), batch):
+                several = waiting[first : first + batch]
+                start = time.monotonic()
+                futures = [started(unit.task, self.runner, unit.arguments) for unit in several]
+                for unit, future in zip(several, futures, strict=True):
+                    finished(unit.task, future, below=below)
+                    bar.advance()
+                    self._say(f"{unit.label}: {time.monotonic() - start:.1f} s ({bar.done} of {bar.total})")
+
+    def _say(self, line: str) -> None:
+        click.echo(f"{self.flow}: {line}", err=True)
+
+    def summary(self, run: Run) -> dict[str, Any]:
         """What the flow returns: plain values only."""
         return {
             "flow": self.flow,
-            "preset": settings.preset,
-            "model": settings.model,
-            "root": str(root),
+            "preset": run.settings.preset,
+            "model": run.settings.model,
+            "root": str(run.root),
             "steps": self.steps,
         }
 
 
-def merged(receipts: Iterable[Receipt]) -> dict[str, str]:
-    """All files of several receipts, as a step takes what came before it."""
-    return {path: sha256 for receipt in receipts for path, sha256 in receipt.files}
+def _stands(unit: Step, below: Path) -> bool:
+    return standing_receipt(unit.task, below=below, arguments=unit.arguments, together=True) is not None
+
+
+def files_of(receipts: Iterable[Receipt]) -> list[str]:
+    """The paths of several receipts."""
+    return [path for receipt in receipts for path, _ in receipt.files]

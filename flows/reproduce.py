@@ -4,14 +4,15 @@ from typing import Any
 
 from prefect import flow
 
-from flows.common import resolved, task_runner
+from flows.common import resolved
+from flows.reports import tables_artifact
 from sparse_control.errors import InputError
 from tasks.tables import tables
 
 NAME = "reproduce"
 
 
-@flow(name=NAME, task_runner=task_runner(), persist_result=False)
+@flow(name=NAME, persist_result=False)
 def reproduce(root: str = ".", out: str | None = None) -> dict[str, Any]:
     """Recompute and render the tables of `root` into `out` (`paper/tables` below `root` by default).
 
@@ -22,4 +23,7 @@ def reproduce(root: str = ".", out: str | None = None) -> dict[str, Any]:
     if not place.is_dir():
         raise InputError(f"root {root}: is not a folder; choose one that was measured into")
     target = str(resolved("out", out)) if out else None
-    return {"flow": NAME, "root": str(place), "files": tables.submit(root=str(place), out=target).result()}
+    files = tables(root=str(place), out=target)
+    for group in ("iss", "protocol"):
+        tables_artifact(f"{NAME}-{group}", place, group)
+    return {"flow": NAME, "root": str(place), "files": files}

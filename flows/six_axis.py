@@ -1,35 +1,58 @@
-"""Six-axis protocol: one study per (task, selector, condition)."""
+"""Six-axis protocol: one study per (task, selector, condition), one record per seed."""
 
 from itertools import product
 from typing import Any
 
 from prefect import flow
 
-from flows.common import Progress, checked_root, checked_settings, merged, task_runner
+from flows.cluster import started_runner
+from flows.common import Progress, Run, Step, checked_run, data_files, files_of
+from flows.locking import output_lock
+from flows.reports import tables_artifact
 from sparse_control.models.fetch import weights_identity
-from tasks.six_axis import study
+from tasks.six_axis import STUDY, record, study
 from tasks.tables import manifest
 
 NAME = "six-axis"
 
 
-@flow(name=NAME, task_runner=task_runner(), persist_result=False)
-def six_axis(preset: str = "smoke", model: str | None = None, root: str = ".") -> dict[str, Any]:
+@flow(name=NAME, persist_result=False)
+def six_axis(
+    preset: str = "smoke", model: str | None = None, root: str = ".", dask: str | None = None, wait: bool = False
+) -> dict[str, Any]:
     """Measure every study of the preset into `root`; unchanged studies whose files are whole are skipped.
 
     Args, Returns, Raises: as `official_iss`; `root` gets `measurements/`.
     """
-    settings, place = checked_settings(preset, model), checked_root(root)
-    weights = weights_identity(settings.model)
-    progress = Progress(NAME)
-    protocol = settings.protocol
-    receipts = []
-    for panel, selector, condition in product(protocol.tasks, protocol.selectors, protocol.conditions):
-        receipt = progress.run(
-            study, f"{panel}, {selector}, {condition}", below=place,
-            root=str(place), settings=settings, weights=weights,
-            panel=panel, selector=selector, condition=condition,
-        )  # fmt: skip
-        receipts.append(receipt)
-    manifest.submit(root=str(place), names=list(merged(receipts))).result()
-    return progress.summary(settings, place)
+    run = checked_run(preset, model, root, dask)
+    with output_lock(run.root, wait=wait), started_runner(dask, run.root, STUDY) as runner:
+        progress = Progress(NAME, runner)
+        receipts = progress.run(_studies(run), below=run.root)
+        manifest(root=str(run.root), names=files_of(receipts))
+        tables_artifact(NAME, run.root, "protocol")
+    return progress.summary(run)
+
+
+def _studies(run: Run) -> list[Step]:
+    protocol = run.settings.protocol
+    common = {
+        "root": str(run.root),
+        "settings": run.settings,
+        "weights": weights_identity(run.settings.model),
+        "reads": data_files("panels/**/*"),
+    }
+
+    def step(panel: str, selector: str, condition: str) -> Step:
+        own = common | {"panel": panel, "selector": selector, "condition": condition}
+        label = f"{panel}, {selector}, {condition}"
+
+        def units() -> list[Step]:
+            # the selectors and conditions of one seed share most of their work, so they follow each other
+            return [
+                Step(record, f"{label}, seed {seed}", own | {"seed": seed}, order=(protocol.tasks.index(panel), place))
+                for place, seed in enumerate(protocol.seeds_of(panel))
+            ]
+
+        return Step(study, label, own, units)
+
+    return [step(*names) for names in product(protocol.tasks, protocol.selectors, protocol.conditions)]

@@ -11,6 +11,9 @@ from typing import Any
 
 from prefect import Task
 from prefect.context import TaskRunContext
+from prefect.futures import PrefectFuture
+from prefect.results import get_result_store
+from prefect.task_runners import TaskRunner
 from pydantic import BaseModel
 
 from sparse_control.code_hash import code_sha256
@@ -53,7 +56,9 @@ def _library_versions() -> dict[str, str]:
     return {name: installed.get(name, "") for name in LIBRARIES}
 
 
-def content_key(name: str, *, schema: int, modules: tuple[str, ...], without: tuple[str, ...] = ()) -> KeyFunction:
+def content_key(
+    name: str, *, schema: int, modules: tuple[str, ...], without: tuple[str, ...] = (), only: tuple[str, ...] = ()
+) -> KeyFunction:
     """A Prefect `cache_key_fn`.
 
     Args:
@@ -61,11 +66,14 @@ def content_key(name: str, *, schema: int, modules: tuple[str, ...], without: tu
         schema: raised by hand when old results must not be used again.
         modules: the project modules whose import closure the result depends on.
         without: sections of a settings argument that the stage does not read.
+        only: the sections it reads, where that is easier to say.
     """
 
     def key(context: TaskRunContext | None, arguments: dict[str, Any]) -> str:
         shown = {
-            argument: value.model_dump(exclude=set(without)) if isinstance(value, BaseModel) else value
+            argument: value.model_dump(exclude=set(without), include=set(only) or None)
+            if isinstance(value, BaseModel)
+            else value
             for argument, value in arguments.items()
         }
         parts = {
@@ -80,30 +88,50 @@ def content_key(name: str, *, schema: int, modules: tuple[str, ...], without: tu
     return key
 
 
-def run_cached(task: Task, *, below: Path, arguments: dict[str, Any]) -> tuple[Receipt, bool]:
-    """Run a task that returns a receipt as JSON, or take its cached receipt if every file is as it was.
+def standing_receipt(
+    task: Task, *, below: Path, arguments: dict[str, Any], together: bool = False
+) -> Receipt | None:
+    """The receipt of an earlier run of the task with the same key, if every file is as it was; else None.
+
+    Files of the receipt that are not as they were are removed: a stage that resumes would take them for its own.
 
     Args:
         task: with a `content_key` as its `cache_key_fn`.
         below: the folder the receipt's paths are relative to.
         arguments: of the task.
-
-    Returns:
-        the receipt, and whether the task was skipped.
+        together: one of the files is good only beside the others, so all are removed when one is not as it was.
 
     Raises:
         TypeError: an argument that has no place in a key.
-        InputError: the task reports files it has not written.
+        InputError: a path among the arguments that cannot be read.
     """
-    task.cache_key_fn(None, arguments)  # Prefect logs an error in a key function and goes on without a key
-    future = task.submit(**arguments)
-    receipt = Receipt.from_json(future.result())
-    skipped = future.state.name == "Cached"
-    if skipped and (broken := receipt.broken(below)):
-        for path in broken:  # a stage that resumes would take a changed file for its own
+    key = task.cache_key_fn(None, arguments)  # Prefect logs an error in a key function and goes on without a key
+    store = get_result_store().update_for_task(task)
+    if not store.exists(key):
+        return None
+    try:
+        receipt = Receipt.from_json(store.read(key).result)
+    except Exception:  # a result cut short by the end of its process, in any of the ways its readers have
+        return None
+    if broken := receipt.broken(below):
+        for path in dict(receipt.files) if together else broken:
             Path(below, path).unlink(missing_ok=True)
-        receipt = Receipt.from_json(task.with_options(refresh_cache=True).submit(**arguments).result())
-        skipped = False
+        return None
+    return receipt
+
+
+def started(task: Task, runner: TaskRunner[Any], arguments: dict[str, Any]) -> PrefectFuture[Any]:
+    """Submit a task, whatever stands under its key."""
+    return runner.submit(task.with_options(refresh_cache=True), arguments)
+
+
+def finished(task: Task, future: PrefectFuture[Any], *, below: Path) -> Receipt:
+    """The receipt of a submitted task.
+
+    Raises:
+        InputError: the task reports files it has not written, or as the task.
+    """
+    receipt = Receipt.from_json(future.result())
     if broken := receipt.broken(below):
         raise InputError(f"{task.name}: reports files that are not there or differ: {', '.join(broken)}")
-    return receipt, skipped
+    return receipt

@@ -19,6 +19,7 @@ def settle() -> None:
         "PREFECT_SERVER_LOGGING_LEVEL": "CRITICAL",
         "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
         "PREFECT_CLI_PROMPT": "false",
+        "DASK_LOGGING__DISTRIBUTED": "error",
     }.items():
         os.environ.setdefault(name, value)
     for name in ("prefect.task_runs", "prefect.flow_runs"):

@@ -1,9 +1,10 @@
-"""Stages A to D as tasks (source document, 4).
+"""The corpus and the stages of the source document, section 4, as tasks.
 
-Stages are imported where they run, so that a skipped one loads no torch. `weights`, `inputs` and `after` (the receipts
-of the steps before) stand in a signature for the key alone: they are what the stage reads by itself.
+Stages are imported where they run, so that a skipped one loads no torch. `weights` and `reads` (the files a step
+reads by itself) stand in a signature for the key alone.
 """
 
+from importlib import import_module
 from pathlib import Path
 
 from prefect import task
@@ -11,10 +12,12 @@ from prefect import task
 from sparse_control.receipt import Receipt
 from sparse_control.settings import Settings
 from tasks.caching import content_key
+from tasks.exclusive import exclusive
 
+STAGES = tuple(f"sparse_control.stages.{name}" for name in ("a_reference", "b_validate", "c_freeze", "d_official"))
+REFERENCE, VALIDATE = STAGES[:2]
+ALTERNATIVES = "sparse_control.stages.alternatives"
 NOT_READ = ("protocol",)  # a change to the six-axis settings leaves stages A and B alone
-# the freeze manifest holds all settings and one hash over the code of all stages, and D refuses any other
-EVERY_STAGE = tuple(f"sparse_control.stages.{name}" for name in ("a_reference", "b_validate", "c_freeze", "d_official"))
 
 
 @task(
@@ -23,12 +26,12 @@ EVERY_STAGE = tuple(f"sparse_control.stages.{name}" for name in ("a_reference", 
         "corpus",
         schema=1,
         modules=("sparse_control.corpus", "sparse_control.wikitext"),
-        without=("preset", "dtype", "threads", "iss", "estimator", "validation", "protocol"),
+        only=("model", "corpus"),
     ),
     persist_result=True,
     result_serializer="json",
 )
-def corpus(cache: str, settings: Settings, weights: str, inputs: list[Path]) -> dict[str, str]:
+def corpus(cache: str, settings: Settings, weights: str, reads: list[Path]) -> dict[str, str]:
     """Receipt of the two corpus files, relative to `cache`."""
     from sparse_control.corpus import METADATA, WINDOWS, build
     from sparse_control.models import load_model
@@ -37,61 +40,79 @@ def corpus(cache: str, settings: Settings, weights: str, inputs: list[Path]) -> 
     return Receipt.of(Path(cache), [folder / WINDOWS, folder / METADATA]).as_json()
 
 
-@task(
-    name="reference",
-    cache_key_fn=content_key("reference", schema=1, modules=("sparse_control.stages.a_reference",), without=NOT_READ),
-    persist_result=True,
-    result_serializer="json",
-)
-def reference(
-    root: str, corpus: Path, settings: Settings, weights: str, inputs: list[Path], after: dict[str, str]
+@task(persist_result=True, result_serializer="json")
+def stage(
+    module: str, root: str, corpus: Path, settings: Settings, weights: str, reads: list[Path]
 ) -> dict[str, str]:
-    """Stage A."""
-    from sparse_control.stages import a_reference
+    """Receipt of one stage: the `run` of its module. What it kept for a run that goes on stays until `Tree.finish`."""
+    with exclusive():
+        return import_module(module).run(
+            corpus=corpus, root=Path(root), settings=settings, keep_unfinished=True
+        ).as_json()
 
-    return a_reference.run(corpus=corpus, root=Path(root), settings=settings).as_json()
+
+def _stage_key(name: str, *modules: str, without: tuple[str, ...] = ()):
+    return content_key(name, schema=2, modules=modules, without=without)
 
 
-@task(
-    name="validate",
-    cache_key_fn=content_key("validate", schema=1, modules=("sparse_control.stages.b_validate",), without=NOT_READ),
-    persist_result=True,
-    result_serializer="json",
+reference = stage.with_options(name="reference", cache_key_fn=_stage_key("reference", REFERENCE, without=NOT_READ))
+validate = stage.with_options(name="validate", cache_key_fn=_stage_key("validate", VALIDATE, without=NOT_READ))
+alternatives = stage.with_options(
+    name="alternatives", cache_key_fn=_stage_key("alternatives", ALTERNATIVES, without=NOT_READ)
 )
-def validate(
-    root: str, corpus: Path, settings: Settings, weights: str, inputs: list[Path], after: dict[str, str]
-) -> dict[str, str]:
-    """Stage B."""
-    from sparse_control.stages import b_validate
-
-    return b_validate.run(corpus=corpus, root=Path(root), settings=settings).as_json()
 
 
-@task(
-    name="freeze",
-    cache_key_fn=content_key("freeze", schema=1, modules=EVERY_STAGE),
-    persist_result=True,
-    result_serializer="json",
-)
-def freeze(
-    root: str, corpus: Path, settings: Settings, weights: str, inputs: list[Path], after: dict[str, str]
-) -> dict[str, str]:
-    """Stage C."""
+# the freeze manifest holds all settings and one hash over the code of all stages, and D refuses any other
+@task(name="freeze", cache_key_fn=_stage_key("freeze", *STAGES), persist_result=True, result_serializer="json")
+def freeze(root: str, corpus: Path, settings: Settings, weights: str, reads: list[Path]) -> dict[str, str]:
+    """Stage C, which is over in a moment and keeps nothing unfinished."""
     from sparse_control.stages import c_freeze
 
     return c_freeze.run(corpus=corpus, root=Path(root), settings=settings).as_json()
 
 
+@task(name="official", cache_key_fn=_stage_key("official", *STAGES), persist_result=True, result_serializer="json")
+def official(
+    root: str, corpus: Path, settings: Settings, weights: str, reads: list[Path], accept_code: str | None
+) -> dict[str, str]:
+    """Stage D; `accept_code` says in words why a freeze made by other code is good enough."""
+    from sparse_control.stages import d_official
+
+    with exclusive():
+        return d_official.run(
+            corpus=corpus, root=Path(root), settings=settings, accept_code=accept_code, keep_unfinished=True
+        ).as_json()
+
+
 @task(
-    name="official",
-    cache_key_fn=content_key("official", schema=1, modules=EVERY_STAGE),
+    name="reference block",
+    cache_key_fn=_stage_key("reference block", REFERENCE, without=NOT_READ),
     persist_result=True,
     result_serializer="json",
 )
-def official(
-    root: str, corpus: Path, settings: Settings, weights: str, inputs: list[Path], after: dict[str, str]
+def reference_block(
+    root: str, corpus: Path, settings: Settings, weights: str, reads: list[Path], start: int, stop: int
 ) -> dict[str, str]:
-    """Stage D."""
-    from sparse_control.stages import d_official
+    """One unit of stage A: the sum over the prompts `start` to `stop` of the corpus, all layers."""
+    from sparse_control.stages import a_reference
 
-    return d_official.run(corpus=corpus, root=Path(root), settings=settings).as_json()
+    with exclusive():
+        return a_reference.run_block(
+            corpus=corpus, root=Path(root), settings=settings, start=start, stop=stop
+        ).as_json()
+
+
+@task(
+    name="validate layer",
+    cache_key_fn=_stage_key("validate layer", VALIDATE, without=NOT_READ),
+    persist_result=True,
+    result_serializer="json",
+)
+def validate_layer(
+    root: str, corpus: Path, settings: Settings, weights: str, reads: list[Path], layer: int
+) -> dict[str, str]:
+    """One unit of stage B: the ladder on one layer."""
+    from sparse_control.stages import b_validate
+
+    with exclusive():
+        return b_validate.run_layer(corpus=corpus, root=Path(root), settings=settings, layer=layer).as_json()

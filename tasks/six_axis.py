@@ -1,4 +1,4 @@
-"""One six-axis study, a (task, selector, condition) over all seeds, as a task."""
+"""One six-axis study, a (task, selector, condition) over all seeds, and one record of it, as tasks."""
 
 from pathlib import Path
 
@@ -6,23 +6,43 @@ from prefect import task
 
 from sparse_control.settings import Settings
 from tasks.caching import content_key
+from tasks.exclusive import exclusive
+
+STUDY = "sparse_control.protocol.study"
+READ = ("model", "dtype", "threads", "protocol")  # the settings a record depends on
 
 
 @task(
     name="study",
-    cache_key_fn=content_key(
-        "study",
-        schema=1,
-        modules=("sparse_control.protocol.study",),
-        without=("preset", "corpus", "iss", "estimator", "validation"),
-    ),
+    cache_key_fn=content_key("study", schema=2, modules=(STUDY,), only=READ),
     persist_result=True,
     result_serializer="json",
 )
-def study(root: str, settings: Settings, weights: str, panel: str, selector: str, condition: str) -> dict[str, str]:
+def study(
+    root: str, settings: Settings, weights: str, reads: list[Path], panel: str, selector: str, condition: str
+) -> dict[str, str]:
     """Receipt of the measurement file of one study."""
     from sparse_control.protocol import study as protocol
 
-    return protocol.run(
-        root=Path(root), settings=settings, task=panel, selector=selector, condition=condition
-    ).as_json()
+    with exclusive():
+        return protocol.run(
+            root=Path(root), settings=settings, task=panel, selector=selector, condition=condition
+        ).as_json()
+
+
+@task(
+    name="record",
+    cache_key_fn=content_key("record", schema=1, modules=(STUDY,), only=READ),
+    persist_result=True,
+    result_serializer="json",
+)
+def record(
+    root: str, settings: Settings, weights: str, reads: list[Path], panel: str, selector: str, condition: str, seed: int
+) -> dict[str, str]:
+    """Receipt of the part file of one seed of a study."""
+    from sparse_control.protocol import study as protocol
+
+    with exclusive():
+        return protocol.run_seed(
+            root=Path(root), settings=settings, task=panel, selector=selector, condition=condition, seed=seed
+        ).as_json()

@@ -12,7 +12,8 @@ from prefect.task_runners import ThreadPoolTaskRunner
 from sparse_control.errors import InputError
 from sparse_control.receipt import Receipt
 from sparse_control.settings import CorpusSettings
-from tasks.caching import content_key, plain, run_cached
+from flows.common import Progress, Step
+from tasks.caching import content_key, plain
 
 MODULES = ("sparse_control.receipt",)
 BODIES: list[str] = []
@@ -50,10 +51,14 @@ def lying(root: str, value: int) -> dict[str, str]:
     return {"never.txt": "0" * 64}
 
 
-@flow(name="small", task_runner=ThreadPoolTaskRunner(max_workers=1), persist_result=False)
+@flow(name="small", persist_result=False)
 def small(root: str, value: int = 1, steps: tuple[str, ...] = ("first", "second")) -> list[bool]:
     known = {"first": first, "second": second, "failing": failing, "lying": lying}
-    return [run_cached(known[s], below=Path(root), arguments={"root": root, "value": value})[1] for s in steps]
+    with ThreadPoolTaskRunner(max_workers=1) as runner:
+        progress = Progress("small", runner)
+        for name in steps:
+            progress.run([Step(known[name], name, {"root": root, "value": value})], below=Path(root))
+    return [step["skipped"] for step in progress.steps]
 
 
 @pytest.fixture

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from flows.common import checked_root, checked_settings, task_runner
+from flows.cluster import task_runner
+from flows.common import checked_root, checked_settings
 from flows.official_iss import official_iss
 from flows.reproduce import reproduce
 from flows.six_axis import six_axis
@@ -35,7 +36,7 @@ def test_settings_are_checked_before_any_work(flow, tmp_path):
 
 def test_ranks_and_layers_are_held_against_a_registered_model(tmp_path, monkeypatch):
     content = yaml.safe_load((PROJECT / "params.yaml").read_text())
-    content["iss"]["layers"] = [30]
+    content["iss"]["layers"].append(30)
     (tmp_path / "params.yaml").write_text(yaml.safe_dump(content))
     monkeypatch.setattr("flows.common.project_folder", lambda: tmp_path)
     with pytest.raises(InputError, match="iss.layers: 30 is not a source layer of smollm2-135m-instruct"):

@@ -31,7 +31,9 @@ FLOW = """
 import sys
 from pathlib import Path
 from prefect import flow, task
-from flows.common import Progress
+from prefect.task_runners import ThreadPoolTaskRunner
+from flows.common import Progress, Step
+from flows.in_process import run_in_process
 from tasks.caching import content_key
 
 def cached(name):
@@ -50,13 +52,14 @@ def two(root: str) -> dict[str, str]:
 
 @flow(name="small", persist_result=False)
 def small_flow(root: str) -> list[bool]:
-    progress = Progress("small")
-    for step in (one, two):
-        progress.run(step, step.name, below=Path(root), root=root)
+    with ThreadPoolTaskRunner(max_workers=1) as runner:
+        progress = Progress("small", runner)
+        for step in (one, two):
+            progress.run([Step(step, step.name, {"root": root})], below=Path(root))
     return [step["skipped"] for step in progress.steps]
 
 if __name__ == "__main__":
-    print(small_flow(sys.argv[1]))
+    print(run_in_process(small_flow, {"root": sys.argv[1]}))
 """
 
 

@@ -1,0 +1,191 @@
+"""The steps of official ISS: which task, which units of work, which files each one reads; and studies made of them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flows.cluster import started_runner
+from flows.common import Progress, Run, Step, data_files, files_below, files_of
+from flows.locking import output_lock
+from flows.reports import tables_artifact
+from sparse_control.errors import InputError
+from sparse_control.models.fetch import registry, weights_identity
+from sparse_control.project import cache_folder
+from sparse_control.receipt import Receipt
+from sparse_control.settings import Settings
+from tasks import official_iss as tasks_of
+from tasks.tables import manifest
+
+# stages A to C and the alternatives never see the benchmark: it is an input of D alone
+CALIBRATION = ("calibration_*",)
+BENCHMARK = ("benchmark_*", "calibration_*")
+STATES = "jacobian_iss/transported_states/*/calibration.safetensors"
+REFERENCES = "jacobian_iss/full_reference/*/*"
+CHOSEN = (
+    "jacobian_iss/low_rank_factors/**/*",
+    "jacobian_iss/validation/small_model_full_comparison.json",
+    "jacobian_iss/validation/per_model_action_validation.jsonl",
+    "jacobian_iss/validation/rank_convergence.jsonl",
+    "jacobian_iss/validation/corpus_convergence.jsonl",
+    "jacobian_iss/validation/seed_stability.jsonl",
+    "jacobian_iss/validation/whitening.json",
+)
+FROZEN = ("jacobian_iss/low_rank_factors/**/*", "jacobian_iss/configs/*", "jacobian_iss/freeze_manifest.json")
+
+
+@dataclass(frozen=True)
+class OfficialIss:
+    """One study of official ISS: its settings, its folder, and where its steps run.
+
+    Attributes:
+        progress: of the flow.
+        settings: of the study.
+        root: folder that gets `jacobian_iss/`.
+        weights: what tells the model's weights from others.
+    """
+
+    progress: Progress
+    settings: Settings
+    root: Path
+    weights: str
+
+    def corpus(self) -> Path:
+        """The folder of the corpus, built where it is not there."""
+        cache = cache_folder()
+        arguments = {
+            "cache": str(cache),
+            "settings": self.settings,
+            "weights": self.weights,
+            "reads": data_files("benchmark_facts.csv"),  # articles of its entities are left out
+        }
+        (receipt,) = self.progress.run([Step(tasks_of.corpus, "corpus", arguments)], below=cache)
+        return (cache / receipt.files[0][0]).parent
+
+    def reference(self, corpus: Path) -> Receipt:
+        """Stage A, by corpus block."""
+        common = self._common(corpus, CALIBRATION)
+
+        def units() -> list[Step]:
+            from sparse_control.stages.a_reference import blocks
+
+            return [
+                Step(tasks_of.reference_block, f"A prompts {start} to {stop}", common | {"start": start, "stop": stop})
+                for start, stop in blocks(self.settings)
+            ]
+
+        step = Step(tasks_of.reference, "A reference", common | {"module": tasks_of.REFERENCE}, units)
+        return self._run(step, "reference")
+
+    def validate(self, corpus: Path) -> Receipt:
+        """Stage B, by layer."""
+
+        def units() -> list[Step]:
+            return [self._layer_unit(corpus, layer) for layer in self.settings.iss.layers]
+
+        common = self._common(corpus, CALIBRATION, STATES, REFERENCES)
+        step = Step(tasks_of.validate, "B validation", common | {"module": tasks_of.VALIDATE}, units)
+        return self._run(step, "validate")
+
+    def _layer_unit(self, corpus: Path, layer: int) -> Step:
+        own = f"jacobian_iss/full_reference/*/{layer}.safetensors"
+        arguments = self._common(corpus, CALIBRATION, STATES, own) | {"layer": layer}
+        return Step(tasks_of.validate_layer, f"B layer {layer}", arguments)
+
+    def alternatives(self, corpus: Path) -> Receipt:
+        """The named alternatives, validated apart."""
+        common = self._common(corpus, CALIBRATION, STATES, REFERENCES)
+        step = Step(tasks_of.alternatives, "alternatives", common | {"module": tasks_of.ALTERNATIVES})
+        return self._run(step, "alternatives")
+
+    def freeze(self, corpus: Path) -> Receipt:
+        """Stage C."""
+        common = self._common(corpus, CALIBRATION, *CHOSEN)
+        return self._run(Step(tasks_of.freeze, "C freeze", common), "freeze")
+
+    def official(self, corpus: Path, accept_code: str | None = None) -> Receipt:
+        """Stage D."""
+        common = self._common(corpus, BENCHMARK, *FROZEN)
+        return self._run(Step(tasks_of.official, "D official", common | {"accept_code": accept_code}), "official")
+
+    def _common(self, corpus: Path, data: tuple[str, ...], *patterns: str) -> dict[str, object]:
+        return {
+            "root": str(self.root),
+            "corpus": corpus,
+            "settings": self.settings,
+            "weights": self.weights,
+            "reads": [*data_files(*data), *files_below(self.root, *patterns)],
+        }
+
+    def _run(self, step: Step, stage: str) -> Receipt:
+        """Run a step; once its receipt is kept, what the stage left for a run that goes on has had its day."""
+        from sparse_control.stages.tree import Tree
+
+        (receipt,) = self.progress.run([step], below=self.root)
+        Tree(self.root, model_label(self.settings.model)).finish(stage)
+        return receipt
+
+
+def model_label(model: str) -> str:
+    """What records and folders call a model, without loading it: as `models.load_model` names it."""
+    path = Path(model)
+    if model in registry():
+        return model
+    if path.is_file():
+        return path.stem
+    return path.resolve().name if path.is_dir() else model.replace("/", "--")
+
+
+Work = Callable[[OfficialIss, Path], list[Receipt]]
+
+
+def validated(study: OfficialIss, corpus: Path) -> list[Receipt]:
+    """Stages A and B."""
+    return [study.reference(corpus), study.validate(corpus)]
+
+
+def evaluated(accept_code: str | None) -> Work:
+    """Stages C and D; D alone, from the freeze that stands, where `accept_code` says why its other code will do.
+
+    Raises:
+        InputError: a reason without words.
+    """
+    if accept_code is not None and not accept_code.strip():
+        raise InputError("accept_code: is empty; say why a freeze made by other code is good enough")
+
+    def work(study: OfficialIss, corpus: Path) -> list[Receipt]:
+        frozen = [study.freeze(corpus)] if accept_code is None else []
+        return [*frozen, study.official(corpus, accept_code)]
+
+    return work
+
+
+def official_study(study: OfficialIss, corpus: Path) -> list[Receipt]:
+    """Stages A to D."""
+    return [*validated(study, corpus), study.freeze(corpus), study.official(corpus)]
+
+
+def measured(name: str, run: Run, dask: str | None, wait: bool, work: Work) -> dict[str, Any]:
+    """Lock the root, build the corpus, do the work, record what it wrote and show its tables.
+
+    Args:
+        name: of the flow.
+        run: checked parameters.
+        dask: where the units run.
+        wait: for another run in the root to end, instead of refusing.
+        work: which steps, given the study and its corpus folder.
+
+    Returns:
+        the flow's summary.
+
+    Raises:
+        InputError: as the steps.
+    """
+    code = (*tasks_of.STAGES, tasks_of.ALTERNATIVES)
+    with output_lock(run.root, wait=wait), started_runner(dask, run.root, *code) as runner:
+        progress = Progress(name, runner)
+        study = OfficialIss(progress, run.settings, run.root, weights_identity(run.settings.model))
+        receipts = work(study, study.corpus())
+        manifest(root=str(run.root), names=files_of(receipts))
+        tables_artifact(name, run.root, "iss")
+    return progress.summary(run)
