@@ -274,7 +274,7 @@ def _explain(path: Path, error: ValidationError) -> str:
             mend = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(known)}"
             told.append(f"{field}: unknown key; {mend}")
         elif one["type"] == "value_error":  # of a section or of all of them; the message holds the values already
-            told.append((field + "." if field else "") + one["msg"].removeprefix("Value error, "))
+            told.append((field + ": " if field else "") + one["msg"].removeprefix("Value error, "))
         elif one["type"] != "missing":
             told.append(f"{field}: {one['msg']}, got {_short(repr(one['input']))}")
         elif place not in meant:
