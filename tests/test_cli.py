@@ -335,6 +335,50 @@ def test_a_run_hands_its_options_on(run, given_flow, tmp_path, command):
         assert accepted[0] == 2 and "No such option" in accepted[2]
 
 
+def test_six_axis_hands_on_what_is_asked_for(run, given_flow, tmp_path):
+    seen = {}
+
+    def flow(**arguments):
+        seen.update(arguments)
+        return {"flow": "six-axis", "model": "m", "preset": "smoke", "root": "r", "steps": []}
+
+    given_flow(flow)
+    (tmp_path / "xstest.csv").write_text("")
+    options = ["--task", "ioi", "--task", "refusal", "--selector", "top_k", "--condition", "F", "--seed", 0, "--seed", 5]
+    files = ["--mmlu", tmp_path, "--xstest", tmp_path / "xstest.csv", "--wait"]
+    assert run("run", "six-axis", "--root", tmp_path, *options, *files)[0] == 0
+    assert seen == {
+        "preset": "smoke", "model": None, "root": str(tmp_path), "wait": True, "tasks": ["ioi", "refusal"],
+        "selectors": ["top_k"], "conditions": ["F"], "seeds": [0, 5], "mmlu": str(tmp_path),
+        "xstest": str(tmp_path / "xstest.csv"),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "options, words",
+    [
+        (["--task", "mmlu"], ["task must be one of ioi, sentiment", "'mmlu'"]),
+        (["--selector", "driver"], ["selector must be one of driver_omp", "'driver'"]),
+        (["--condition", "p"], ["condition must be one of P, F, got 'p'"]),
+        (["--seed", "-1"], ["seed must be a whole number from 0 on, got -1"]),
+        (["--seed", "1.5"], ["'1.5' is not a valid integer"]),
+        (["--seed", "3", "--seed", "3"], ["seed 3 is given twice"]),
+        (["--mmlu", "absent"], ["--mmlu absent: there is no such folder"]),
+        (["--xstest", "absent.csv"], ["--xstest absent.csv: there is no such file"]),
+        (["--mmlu", ""], ["is empty; name a folder"]),
+        (["--preset", "huge"], ["no preset 'huge'"]),
+        (["--model", "smollm9"], ["'smollm9'"]),
+    ],
+)
+@pytest.mark.parametrize("dry", [[], ["--dry-run"]])
+def test_six_axis_refuses_before_anything_is_loaded(run, monkeypatch, tmp_path, options, words, dry):
+    monkeypatch.setattr(measure, "import_module", None)
+    monkeypatch.setattr("sparse_control.commands.dry_run.plan_lines", None)
+    code, out, err = run("run", "six-axis", "--root", tmp_path, *options, *dry)
+    assert code == 2 and out == "" and all(word in err for word in words)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_an_unexpected_error_keeps_its_traceback(monkeypatch):
     @click.command()
     def broken():

@@ -10,7 +10,7 @@ import click
 
 from sparse_control.commands.entry import fail
 from sparse_control.commands.generate import generate
-from sparse_control.commands.options import preset_options, run_root_option
+from sparse_control.commands.options import Folder, model_option, preset_option, run_root_option
 from sparse_control.errors import InputError
 from sparse_control.project import project_folder
 
@@ -38,30 +38,15 @@ def check_model(preset: str, model: str | None) -> None:
         find_source(name)
 
 
-def _measuring(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The options of every command that runs a flow."""
-    dask = click.option(
-        "--dask", metavar="ADDRESS|local:N",
-        help="Run the units on a Dask cluster, by its scheduler's address, or on N processes of this machine.",
-    )  # fmt: skip
-    return preset_options(run_root_option(dask(function)))
-
-
-def _run_flow(module: str, name: str, preset: str, model: str | None, root: Path | None, **given: Any) -> None:
-    """Run a flow in this process and print its steps.
-
-    Args:
-        module, name: where the flow is.
-        preset, model, root: as every flow takes them.
-        given: its further parameters; those that are None are left to the flow.
-    """
-    check_model(preset, model)
+def _run_flow(module: str, name: str, parameters: dict[str, Any]) -> None:
+    """Run a flow in this process and print its steps; parameters that are None are left to the flow."""
+    check_model(parameters["preset"], parameters["model"])
     flow = getattr(import_module(module), name)
     run_in_process = import_module("flows.in_process").run_in_process
-    parameters = {"preset": preset, "model": model, "root": str(root or project_folder() / "runs" / preset)}
-    parameters |= {key: value for key, value in given.items() if value is not None}
+    root = parameters["root"] or project_folder() / "runs" / parameters["preset"]
+    given = {key: value for key, value in parameters.items() if value is not None}
     try:
-        result = run_in_process(flow, parameters)
+        result = run_in_process(flow, given | {"model": parameters["model"], "root": str(root)})
     except (InputError, ModuleNotFoundError):
         raise
     except Exception as error:  # a task failed; Prefect has logged where
@@ -69,6 +54,18 @@ def _run_flow(module: str, name: str, preset: str, model: str | None, root: Path
     for step in result["steps"]:
         click.echo(f"{step['step']}: {'unchanged' if step['skipped'] else 'measured'}, {len(step['files'])} files")
     click.echo(f"{result['flow']}: {result['model']} at preset {result['preset']} in {result['root']}")
+
+
+def _where_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Model, folder and machines, as every command that runs a flow takes them."""
+    wait = click.option(
+        "--wait", is_flag=True, help="If another run measures into the folder, wait for its end instead of refusing."
+    )
+    dask = click.option(
+        "--dask", metavar="ADDRESS|local:N",
+        help="Run the units on a Dask cluster, by its scheduler's address, or on N processes of this machine.",
+    )  # fmt: skip
+    return model_option(run_root_option(dask(wait(function))))
 
 
 def _reason(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
@@ -83,67 +80,115 @@ _accept_code_option = click.option(
 )  # fmt: skip
 
 
-@run.command("official-iss")
-@_measuring
-@_accept_code_option
-def run_official_iss(
-    preset: str, model: str | None, root: Path | None, dask: str | None, accept_code: str | None
-) -> None:
-    """Official ISS, stages A to D: is a fact held in one stable internal state, however it is asked for?
+def _add_flow(command: str, module: str, flow: str, text: str, preset: str = "smoke") -> None:
+    """Add the command of a flow that takes nothing but model, folder and machines."""
 
-    A: exact Jacobians over the corpus. B: sketches of them, validated. C: everything frozen and hashed. D: the score
-    on the benchmark, with what was frozen and nothing else.
-    """
-    _run_flow("flows.official_iss", "official_iss", preset, model, root, dask=dask, accept_code=accept_code)
+    def call(preset: str, model: str | None, root: Path | None, dask: str | None, wait: bool) -> None:
+        where = {"preset": preset, "model": model, "root": root, "dask": dask, "wait": wait or None}
+        _run_flow(module, flow, where)
+
+    run.command(command, help=text)(preset_option(_where_options(call), preset))
 
 
-@run.command("experiment-a")
-@_measuring
-def run_experiment_a(preset: str, model: str | None, root: Path | None, dask: str | None) -> None:
-    """Small model: sketches of every rank against the exact Jacobian; how good is Q B, and at which rank?"""
-    _run_flow("flows.experiments", "experiment_a", preset, model, root, dask=dask)
+def _add_official_flow(command: str, module: str, flow: str, text: str) -> None:
+    """Add the command of a flow that ends with stage D."""
+
+    def call(
+        preset: str, model: str | None, root: Path | None, dask: str | None, wait: bool, accept_code: str | None
+    ) -> None:
+        where = {"preset": preset, "model": model, "root": root, "dask": dask, "wait": wait or None}
+        _run_flow(module, flow, where | {"accept_code": accept_code})
+
+    run.command(command, help=text)(preset_option(_where_options(_accept_code_option(call))))
 
 
-@run.command("experiment-b")
-@_measuring
-def run_experiment_b(preset: str, model: str | None, root: Path | None, dask: str | None) -> None:
-    """Medium model, without a full reference: ranks, seeds and corpus sizes against each other."""
-    _run_flow("flows.experiments", "experiment_b", preset, model, root, dask=dask)
+_add_official_flow(
+    "official-iss", "flows.official_iss", "official_iss",
+    """Official ISS: is a fact held in one stable internal state, however it is asked for?
 
+    Stage A takes exact Jacobians over the corpus, B validates sketches of them, C freezes and hashes everything, and D
+    scores the benchmark with what was frozen and nothing else.""",
+)  # fmt: skip
+_add_flow(
+    "experiment-a", "flows.experiments", "experiment_a",
+    """Sketches of every rank against exact Jacobians (stage A).
 
-@run.command("experiment-c")
-@_measuring
-def run_experiment_c(preset: str, model: str | None, root: Path | None, dask: str | None) -> None:
-    """Validation and freeze: which layers pass at which rank, and every setting and factor hashed (stages B and C)."""
-    _run_flow("flows.experiments", "experiment_c", preset, model, root, dask=dask)
+    How good is Q B, and at which rank? Full-reference calibration, on a model small enough for it.""",
+)  # fmt: skip
+_add_flow(
+    "experiment-b", "flows.experiments", "experiment_b",
+    """Does the rank of the small model do for a medium one?
 
+    Direct actions and the behaviour of the rank on the medium model; the results stand in experiment_b/ of the folder.""",
+    preset="medium",
+)  # fmt: skip
+_add_flow(
+    "experiment-c", "flows.experiments", "experiment_c",
+    """Every layer's estimator by one fixed rule (stage B).
 
-@run.command("experiment-d")
-@_measuring
-@_accept_code_option
-def run_experiment_d(
-    preset: str, model: str | None, root: Path | None, dask: str | None, accept_code: str | None
-) -> None:
-    """Official ISS on the benchmark from what experiment-c froze (stage D)."""
-    _run_flow("flows.experiments", "experiment_d", preset, model, root, dask=dask, accept_code=accept_code)
+    Held-out activations, nested ranks, several sketch seeds; what no step of the ladder mends stays unresolved.""",
+)  # fmt: skip
+_add_official_flow(
+    "experiment-d", "flows.experiments", "experiment_d",
+    """Freeze every choice, then measure the benchmark once (stages C and D).
 
+    Needs what experiment-a and experiment-c measured in the same folder.""",
+)  # fmt: skip
+_add_flow(
+    "nulls", "flows.experiments", "nulls",
+    """The same tables where nothing is to be found.
 
-@run.command("nulls")
-@_measuring
-def run_nulls(preset: str, model: str | None, root: Path | None, dask: str | None) -> None:
-    """The same tables where nothing is to be found: a corpus of shuffled tokens, and a model of redrawn weights."""
-    _run_flow("flows.experiments", "nulls", preset, model, root, dask=dask)
+    Once with a corpus of shuffled tokens and once with a model of redrawn weights, in nulls/ of the folder.""",
+)  # fmt: skip
+_add_flow(
+    "alternatives", "flows.experiments", "alternatives",
+    """Other estimators of the same Jacobians, kept apart.
 
-
-@run.command("alternatives")
-@_measuring
-def run_alternatives(preset: str, model: str | None, root: Path | None, dask: str | None) -> None:
-    """Other estimators of the same Jacobians, validated and saved apart; never part of official ISS."""
-    _run_flow("flows.experiments", "alternatives", preset, model, root, dask=dask)
+    Each is validated and saved under its own name and is never part of official ISS. Needs experiment-a.""",
+)  # fmt: skip
 
 
 @run.command("six-axis")
-@_measuring
-def run_six_axis(preset: str, model: str | None, root: Path | None, dask: str | None) -> None:
-    """Every (task, selector, direction rule) of the preset over its seeds."""
-    _run_flow("flows.six_axis", "six_axis", preset, model, root, dask=dask)
+@preset_option
+@_where_options
+@click.option("--task", "tasks", multiple=True, metavar="TASK", help="Only this task; repeat for several.")
+@click.option("--selector", "selectors", multiple=True, metavar="NAME", help="Only this selector; repeat for several.")
+@click.option("--condition", "conditions", multiple=True, metavar="P|F", help="Only this direction rule.")
+@click.option("--seed", "seeds", multiple=True, type=int, metavar="N", help="Only this seed; repeat for several.")
+@click.option("--mmlu", type=Folder(), metavar="DIR", help="MMLU's CSV files, in place of the project's own questions.")
+@click.option("--xstest", type=click.Path(path_type=Path), metavar="FILE",
+              help="XSTest's CSV file, in place of the project's own requests.")  # fmt: skip
+@click.option("--dry-run", is_flag=True, help="Print sites, forwards, tokens and estimated time; measure nothing.")
+def run_six_axis(
+    preset: str, model: str | None, root: Path | None, dask: str | None, wait: bool, tasks: tuple[str, ...],
+    selectors: tuple[str, ...], conditions: tuple[str, ...], seeds: tuple[int, ...], mmlu: Path | None,
+    xstest: Path | None, dry_run: bool,
+) -> None:  # fmt: skip
+    """The six-axis protocol: can a push hit, undo, dial, track, spare and carry over?
+
+    Measures every (task, selector, direction rule) of the preset over its seeds. Options narrow that down, or name
+    others; records measured one by one are those of the whole run. `show protocol --plan` says what each name means.
+
+    \b
+    python -m sparse_control run six-axis --dry-run
+    python -m sparse_control run six-axis --task ioi --selector driver_omp --condition F --seed 0
+    """
+    from sparse_control.protocol.asked import asked_for
+    from sparse_control.settings import load_settings
+
+    check_model(preset, model)
+    which = {"tasks": tasks, "selectors": selectors, "conditions": conditions, "seeds": seeds}
+    settings = asked_for(load_settings(project_folder() / "params.yaml", preset, model), **which)
+    if mmlu is not None and not mmlu.is_dir():
+        raise InputError(f"--mmlu {mmlu}: there is no such folder; it holds MMLU's CSV files")
+    if xstest is not None and not xstest.is_file():
+        raise InputError(f"--xstest {xstest}: there is no such file; it is XSTest's CSV file")
+    if dry_run:
+        from sparse_control.commands.dry_run import plan_lines
+
+        click.echo("\n".join(plan_lines(settings, mmlu, xstest)))
+        return
+    where = {"preset": preset, "model": model, "root": root, "dask": dask, "wait": wait or None}
+    chosen = {name: list(values) or None for name, values in which.items()}
+    files = {"mmlu": mmlu and str(mmlu), "xstest": xstest and str(xstest)}
+    _run_flow("flows.six_axis", "six_axis", where | chosen | files)

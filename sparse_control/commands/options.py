@@ -35,11 +35,11 @@ def run_root_option(function: Callable[..., Any]) -> Callable[..., Any]:
     )(function)  # fmt: skip
 
 
-def preset_option(function: Callable[..., Any]) -> Callable[..., Any]:
+def preset_option(function: Callable[..., Any], default: str = "smoke") -> Callable[..., Any]:
     """`--preset`."""
     return click.option(
-        "--preset", default="smoke", show_default=True, metavar="NAME",
-        help="Settings of params.yaml: smoke (minutes) or paper (the whole study).",
+        "--preset", default=default, show_default=True, metavar="NAME",
+        help="Settings of params.yaml: smoke (minutes), paper (the whole study) or medium (a larger model).",
     )(function)  # fmt: skip
 
 
@@ -47,7 +47,7 @@ def model_option(function: Callable[..., Any]) -> Callable[..., Any]:
     """`--model`."""
     return click.option(
         "--model", metavar="NAME",
-        help="Registry name (models list), hub id, directory or .gguf file; the one of params.yaml by default.",
+        help="Registry name (models list), hub id, directory or .gguf file; the preset's own by default.",
     )(function)  # fmt: skip
 
 

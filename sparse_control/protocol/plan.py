@@ -13,7 +13,8 @@ from math import ceil
 from sparse_control.errors import UnsupportedModel
 from sparse_control.models import LanguageModel
 from sparse_control.protocol.effects import first_order_effects, measured_effects
-from sparse_control.protocol.panels import OFF_TARGET, SPLITS
+from sparse_control.protocol.panels import SPLITS
+from sparse_control.protocol.panels.offtarget import OffTargetPrompt
 from sparse_control.protocol.panels.pair import Pair
 from sparse_control.protocol.prompts import MAXIMUM_ROWS
 from sparse_control.protocol.shared import candidate_sites
@@ -169,7 +170,10 @@ def record_work(
 
 
 def planned(
-    lm: LanguageModel, protocol: ProtocolSettings, pairs: Mapping[tuple[str, int], SplitPairs | None]
+    lm: LanguageModel,
+    protocol: ProtocolSettings,
+    pairs: Mapping[tuple[str, int], SplitPairs | None],
+    off_target: Sequence[OffTargetPrompt],
 ) -> list[Item]:
     """The work of every study of the settings, as the run does it: what records share is counted once.
 
@@ -178,10 +182,11 @@ def planned(
         protocol: the settings.
         pairs: per (task, seed) the pairs of each split, as `build_all_pairs` gives them; None where the model does not
             support the task.
+        off_target: prompts of axis 5.
     """
     n_sites = len(candidate_sites(lm, protocol))
-    off_target = Batch.of([len(lm.encode(prompt.text)) for prompt in OFF_TARGET], protocol.positions)
-    items = [Item("all", "shared", "", (), 0, off_target.reading())]
+    others = Batch.of([len(lm.encode(prompt.text)) for prompt in off_target], protocol.positions)
+    items = [Item("all", "shared", "", (), n_sites, others.reading())]
     for task in protocol.tasks:
         seeds = tuple(seed for seed in protocol.seeds_of(task) if pairs[task, seed] is not None)
         batches = [
@@ -197,7 +202,7 @@ def planned(
         for selector in protocol.selectors:
             basis = "driver_omp" if selector == "random_direction" else selector
             for condition in protocol.conditions:
-                works = [record_work(protocol, task, selector, splits, off_target) for splits in batches]
+                works = [record_work(protocol, task, selector, splits, others) for splits in batches]
                 if basis not in chosen:
                     works += [choosing_work(protocol, basis, splits, n_sites) for splits in batches]
                     chosen.add(basis)

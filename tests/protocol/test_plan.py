@@ -12,12 +12,14 @@ from tests.tiny import prompt, tiny_model
 from sparse_control.errors import UnsupportedModel
 from sparse_control.protocol import plan, shared, study
 from sparse_control.protocol.measurement import OffTargetPanel
+from sparse_control.protocol.panels.offtarget import OffTargetPrompt
 from sparse_control.protocol.plan import Batch, Work
 from sparse_control.protocol.prompts import read_prompts
 from sparse_control.settings import load_settings
 
 PARAMS = Path(__file__).parents[2] / "params.yaml"
 N_SITES = 3 * (4 + 1)
+OTHERS = tuple(OffTargetPrompt(str(i), "stem", prompt(length, i)) for i, length in enumerate((8, 6, 8)))
 
 
 def protocol(**changes):
@@ -39,18 +41,15 @@ def pairs(task, lm, split, n, seed):
 @pytest.fixture
 def lm(monkeypatch):
     lm = tiny_model()
-    texts = [prompt(8), prompt(6), prompt(8, shift=3)]
-
     @cached_property
     def off_target(work):
-        ids = [ids.tolist() for ids in texts]
+        ids = [other.text.tolist() for other in OTHERS]
         return OffTargetPanel(("a", "b", "c"), read_prompts(lm, ids, shared.candidate_sites(lm, work.protocol)))
 
     off_target.__set_name__(shared.SharedWork, "off_target")
 
     monkeypatch.setattr(shared, "build_pairs", pairs)
     monkeypatch.setattr(shared.SharedWork, "off_target", off_target)
-    monkeypatch.setattr(plan, "OFF_TARGET", tuple(type("Text", (), {"text": ids}) for ids in texts))
     monkeypatch.setattr(type(lm), "encode", lambda self, text: text)
     return lm
 
@@ -81,7 +80,7 @@ def done(lm, settings, selectors, conditions):
 
 def planned(lm, settings):
     built = plan.build_all_pairs(lm, settings, pairs)
-    return sum((item.work for item in plan.planned(lm, settings, built)), Work())
+    return sum((item.work for item in plan.planned(lm, settings, built, OTHERS)), Work())
 
 
 SELECTORS = ("driver_omp", "coverage_driver", "top_k", "random_support", "random_direction", "all_sites")
@@ -119,7 +118,7 @@ def test_what_may_stop_early_is_bounded(lm, effects):
 
 def test_several_seeds_and_tasks(lm):
     settings = protocol(tasks=["ioi", "sentiment"], seeds=[0, 1], task_seeds={"ioi": [0, 1, 2]}, conditions=["P"])
-    items = plan.planned(lm, settings, plan.build_all_pairs(lm, settings, pairs))
+    items = plan.planned(lm, settings, plan.build_all_pairs(lm, settings, pairs), OTHERS)
     assert [(item.task, item.selector, item.condition, item.seeds) for item in items] == [
         ("all", "shared", "", ()),
         ("ioi", "shared", "", (0, 1, 2)), ("ioi", "driver_omp", "P", (0, 1, 2)), ("ioi", "coverage_driver", "P", (0, 1, 2)),
@@ -137,7 +136,7 @@ def test_a_task_the_model_does_not_support_costs_nothing(lm):
 
     settings = protocol(tasks=["refusal", "ioi"], conditions=["P"])
     built = plan.build_all_pairs(lm, settings, without_template)
-    refusal = [item for item in plan.planned(lm, settings, built) if item.task == "refusal"]
+    refusal = [item for item in plan.planned(lm, settings, built, OTHERS) if item.task == "refusal"]
     assert {item.seeds for item in refusal} == {()} and all(item.work == Work() for item in refusal)
 
 

@@ -1,0 +1,43 @@
+"""Narrowing a preset down leaves everything a record depends on as it is."""
+
+from pathlib import Path
+
+import pytest
+
+from sparse_control.errors import InputError
+from sparse_control.protocol.asked import asked_for
+from sparse_control.settings import load_settings
+
+SETTINGS = load_settings(Path(__file__).parents[2] / "params.yaml", "paper")
+WHICH = {"tasks", "selectors", "conditions", "seeds", "task_seeds"}
+
+
+def test_only_what_is_asked_for_changes():
+    asked = asked_for(SETTINGS, tasks=["refusal", "ioi"], selectors=["top_k"], conditions=["F"], seeds=[9, 0])
+    protocol = asked.protocol
+    assert (protocol.tasks, protocol.selectors, protocol.conditions) == (["refusal", "ioi"], ["top_k"], ["F"])
+    assert protocol.seeds_of("ioi") == protocol.seeds_of("refusal") == [9, 0]
+    assert protocol.model_dump(exclude=WHICH) == SETTINGS.protocol.model_dump(exclude=WHICH)
+    assert asked.model_dump(exclude={"protocol"}) == SETTINGS.model_dump(exclude={"protocol"})
+
+
+def test_nothing_asked_for_is_the_preset():
+    assert asked_for(SETTINGS) is SETTINGS
+    assert asked_for(SETTINGS, tasks=["ioi"]).protocol.seeds_of("ioi") == SETTINGS.protocol.seeds_of("ioi")
+
+
+@pytest.mark.parametrize(
+    "which, message",
+    [
+        ({"tasks": ["mmlu"]}, "task must be one of ioi, .* got 'mmlu'"),
+        ({"selectors": ["omp"]}, "selector must be one of driver_omp, .* got 'omp'"),
+        ({"conditions": ["Q"]}, "condition must be one of P, F, got 'Q'"),
+        ({"seeds": [-1]}, "seed must be a whole number from 0 on, got -1"),
+        ({"seeds": [True]}, "got True"),
+        ({"seeds": [1, 1]}, "seed 1 is given twice"),
+        ({"tasks": ["ioi", "ioi"]}, "task 'ioi' is given twice"),
+    ],
+)
+def test_refused(which, message):
+    with pytest.raises(InputError, match=message):
+        asked_for(SETTINGS, **which)
