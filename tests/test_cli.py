@@ -17,6 +17,7 @@ from sparse_control.errors import InputError
 
 PROJECT = Path(__file__).parent.parent
 EXAMPLE = PROJECT / "examples" / "score_example.json"
+INTERVENTION = PROJECT / "examples" / "intervention_example.json"
 HEAVY = ("torch", "prefect", "dvc", "transformers", "sklearn", "git")
 
 
@@ -250,28 +251,44 @@ def test_version_and_help(run):
     assert run("--help")[0] == 0
 
 
-@pytest.mark.parametrize(
-    "module, command, extra",
-    [
-        ("prefect", ["run", "official-iss"], "[flow]"),
-        ("prefect", ["run", "six-axis"], "[flow]"),
-        ("torch", ["corpus", "build"], "[measure]"),
-    ],
-)
-def test_a_missing_extra_is_one_line(tmp_path, module, command, extra):
-    program = (
+def without(module, program, *arguments):
+    """Run a program where a package cannot be imported."""
+    absent = (
         "import sys; from importlib.abc import MetaPathFinder\n"
         "class Absent(MetaPathFinder):\n"
         "    def find_spec(self, name, path=None, target=None):\n"
         f"        if name.split('.')[0] == {module!r}:\n"
         "            raise ModuleNotFoundError(f'No module named {name}', name=name)\n"
         "sys.meta_path.insert(0, Absent())\n"
-        "from sparse_control.cli import main; sys.exit(main(sys.argv[1:]))"
     )
-    done = subprocess.run([sys.executable, "-c", program, *command], capture_output=True, text=True, cwd=PROJECT)
+    return subprocess.run(
+        [sys.executable, "-c", absent + program, *arguments], capture_output=True, text=True, cwd=PROJECT
+    )
+
+
+@pytest.mark.parametrize(
+    "module, command, extra",
+    [
+        ("prefect", ["run", "official-iss"], "[flow]"),
+        ("prefect", ["run", "six-axis"], "[flow]"),
+        ("prefect", ["run", "experiment-a"], "[flow]"),
+        ("torch", ["corpus", "build"], "[measure]"),
+        ("torch", ["run", "six-axis", "--dry-run"], "[measure]"),
+        ("torch", ["run", "generate", "--prompt", "x", "--intervention", str(INTERVENTION)], "[measure]"),
+    ],
+)
+def test_a_missing_extra_is_one_line(module, command, extra):
+    done = without(module, "from sparse_control.cli import main; sys.exit(main(sys.argv[1:]))", *command)
     refused(
         (done.returncode, done.stdout, done.stderr), f"{module} is not installed; run: python -m pip install", extra
     )
+
+
+def test_models_are_known_without_torch():
+    done = without("torch", "from sparse_control.cli import main; sys.exit(main(['models', 'list']))")
+    assert done.returncode == 0 and "smollm2-135m-instruct" in done.stdout
+    program = "try:\n    from sparse_control.models import load_model\nexcept ModuleNotFoundError as error:\n    print(error)"
+    assert without("torch", program).stdout.startswith("torch is not installed; run: python -m pip install")
 
 
 @pytest.fixture
