@@ -1,10 +1,12 @@
 """One stage by itself, as dvc.yaml calls it: `python -m sparse_control.stages reference --preset paper`.
 
-`run official-iss` orders the stages, skips what is unchanged and is what a person types; here each one runs once.
+`run official-iss` orders the stages, works in units, skips what is unchanged and is what a person types; here each
+stage runs once, in this process. `pipeline` prints the dvc.yaml of a preset.
 """
 
 import shutil
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import click
@@ -13,32 +15,53 @@ from sparse_control.errors import InputError
 from sparse_control.project import project_folder
 from sparse_control.settings import Settings, load_settings
 
-STEPS = ("corpus", "reference", "validate", "freeze", "official")
+STAGES = {
+    "reference": "a_reference",
+    "validate": "b_validate",
+    "freeze": "c_freeze",
+    "official": "d_official",
+    "alternatives": "alternatives",
+}
+STUDY = ("reference", "validate", "freeze", "official")
+NULLS = ("shuffled_tokens", "redrawn_weights")
 
 
 @click.command()
-@click.argument("step", type=click.Choice(STEPS))
+@click.argument("step", type=click.Choice(["corpus", *STAGES, "study", "pipeline"]))
 @click.option("--preset", default="smoke", show_default=True, help="Of params.yaml.")
 @click.option("--root", type=click.Path(path_type=Path), default=Path("."), help="Folder that gets jacobian_iss/.")
 @click.option("--corpus", type=click.Path(path_type=Path), default=Path("corpus"), help="Folder of the built corpus.")
-def main(step: str, preset: str, root: Path, corpus: Path) -> None:
-    """Run one STEP of official ISS and print the files it wrote."""
+@click.option("--null", type=click.Choice(NULLS), help="Measure a null, into nulls/NAME below the root.")
+def main(step: str, preset: str, root: Path, corpus: Path, null: str | None) -> None:
+    """Run one STEP of official ISS, or stages A to D as `study`, and print the files it wrote.
+
+    `pipeline` prints what dvc.yaml must be for the preset and what has been measured into the root.
+    """
     try:
-        _run(step, load_settings(project_folder() / "params.yaml", preset), root, corpus)
+        settings = load_settings(project_folder() / "params.yaml", preset)
+        if step == "pipeline":
+            from sparse_control.stages.pipeline import pipeline_text
+
+            click.echo(pipeline_text(settings, root), nl=False)
+        elif step == "corpus":
+            _place_corpus(settings, corpus)
+        else:
+            steps = STUDY if step == "study" else (step,)
+            _run(steps, settings if null is None else settings.as_null(null), _place(root, null), corpus)
     except InputError as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(2)
 
 
-def _run(step: str, settings: Settings, root: Path, corpus: Path) -> None:
-    if step == "corpus":
-        _place_corpus(settings, corpus)
-        return
-    from sparse_control.stages import a_reference, b_validate, c_freeze, d_official
+def _place(root: Path, null: str | None) -> Path:
+    return root if null is None else root / "nulls" / null
 
-    stage = {"reference": a_reference, "validate": b_validate, "freeze": c_freeze, "official": d_official}[step]
-    for path, _ in stage.run(corpus=corpus, root=root, settings=settings).files:
-        click.echo(path)
+
+def _run(steps: tuple[str, ...], settings: Settings, root: Path, corpus: Path) -> None:
+    for step in steps:
+        stage = import_module(f"sparse_control.stages.{STAGES[step]}")
+        for path, _ in stage.run(corpus=corpus, root=root, settings=settings).files:
+            click.echo(path)
 
 
 def _place_corpus(settings: Settings, corpus: Path) -> None:
