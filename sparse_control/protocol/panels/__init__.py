@@ -1,35 +1,152 @@
-"""The project's own prompts: minimal-edit pairs per task, and the off-target panel."""
+"""Minimal-edit pairs per task, and the off-target panel: the project's own texts, or files of the reader's."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from sparse_control.errors import InputError
-from sparse_control.protocol.panels import ioi, sentiment
-from sparse_control.protocol.panels.offtarget import OFF_TARGET, OffTargetPrompt
+from sparse_control.protocol.panels import cue, ioi, mcqa, refusal, sentiment, xstest
+from sparse_control.protocol.panels.draw import SPLITS, Draw, Plan, check_disjoint, check_pairs, draw
+from sparse_control.protocol.panels.loaders import load_mmlu, load_xstest
+from sparse_control.protocol.panels.offtarget import OFF_TARGET, OffTargetPrompt, off_target_panel
 from sparse_control.protocol.panels.pair import Draft, Pair, build_pair
+from sparse_control.protocol.panels.sources import OWN, PanelSources, field_questions
 from sparse_control.seeds import stream
 
-__all__ = ["OFF_TARGET", "SPLITS", "TASKS", "Draft", "OffTargetPrompt", "Pair", "build_pair", "build_pairs"]
+__all__ = [
+    "OFF_TARGET", "SPLITS", "TASKS", "Draft", "Draw", "OffTargetPrompt", "Pair", "PanelSources", "build_pair",
+    "build_pairs", "check_pairs", "check_splits", "draw_pairs", "load_mmlu", "load_xstest", "off_target_panel",
+    "panel_source",
+]  # fmt: skip
 
-TASKS = {ioi.TASK: ioi, sentiment.TASK: sentiment}
-SPLITS = ("fit", "evaluate", "reuse")
+
+@dataclass(frozen=True)
+class Panel:
+    """One task's material.
+
+    Attributes:
+        plan: (split, n, generator, sources, encoder) -> how its places are filled.
+        units: (split, sources, encoder) -> kind -> what no other split may hold.
+        file: which of `PanelSources` stands in for the own texts; None: none does.
+    """
+
+    plan: Callable[[str, int, np.random.Generator, PanelSources, Any], Plan]
+    units: Callable[[str, PanelSources, Any], dict[str, tuple[str, ...]]]
+    file: str | None = None
 
 
-def build_pairs(task: str, encoder: Any, split: str, n: int, seed: int) -> tuple[Pair, ...]:
-    """Draw and check `n` pairs of one split; the splits of a task share no template and no word that is edited.
+def _own(module: Any) -> Panel:
+    return Panel(
+        plan=lambda split, n, generator, sources, encoder: module.plan(split, n, generator),
+        units=lambda split, sources, encoder: module.units(split),
+    )
+
+
+def _mcqa(task: str, field: str) -> Panel:
+    return Panel(
+        plan=lambda split, n, generator, sources, encoder: mcqa.plan(
+            task, split, field_questions(field, split, sources), n, generator
+        ),
+        units=lambda split, sources, encoder: {
+            "question": tuple(question.text for question in field_questions(field, split, sources))
+        },
+        file="mmlu",
+    )
+
+
+def _refusal_plan(split: str, n: int, generator: np.random.Generator, sources: PanelSources, encoder: Any) -> Plan:
+    data = sources.xstest_prompts
+    return refusal.plan(split, n, generator) if data is None else xstest.plan(data, split, generator, encoder)
+
+
+def _refusal_units(split: str, sources: PanelSources, encoder: Any) -> dict[str, tuple[str, ...]]:
+    data = sources.xstest_prompts
+    if data is None:
+        return refusal.units(split)
+    if encoder is None:
+        raise InputError("refusal: a tokenizer deals the prompts of XSTest to the splits; give check_splits an encoder")
+    return xstest.units(data, split, encoder)
+
+
+TASKS = {
+    "ioi": _own(ioi),
+    "sentiment": _own(sentiment),
+    "refusal": Panel(_refusal_plan, _refusal_units, "xstest"),
+    "mcqa_humanities": _mcqa("mcqa_humanities", "humanities"),
+    "mcqa_stem": _mcqa("mcqa_stem", "stem"),
+    "mcqa_cue": _own(cue),
+}
+
+
+def _panel(task: str) -> Panel:
+    if task not in TASKS:
+        raise InputError(f"unknown task {task!r}; there are: {', '.join(TASKS)}")
+    return TASKS[task]
+
+
+def panel_source(task: str, sources: PanelSources = PanelSources()) -> str:
+    """Where a task's texts come from: `own`, `mmlu sha256:...` or `xstest sha256:...`; also of `off_target`.
+
+    Raises:
+        InputError: unknown task, or as the loaders.
+    """
+    file = "mmlu" if task == "off_target" else _panel(task).file
+    if file == "mmlu" and sources.mmlu_questions is not None:
+        return sources.mmlu_questions.source
+    if file == "xstest" and sources.xstest_prompts is not None:
+        return sources.xstest_prompts.source
+    return OWN
+
+
+def draw_pairs(
+    task: str, encoder: Any, split: str, n: int, seed: int, sources: PanelSources = PanelSources()
+) -> Draw:
+    """Draw and check pairs of one split; the splits of a task share no template, name, word, question or prompt.
 
     Args:
         task: a key of `TASKS`.
         encoder: a `LanguageModel` or tokenizer.
         split: `fit`, `evaluate` or `reuse`.
-        n: number of pairs.
+        n: number of pairs; XSTest may have fewer.
         seed: the draw uses the stream (seed, task, split, "pairs").
+        sources: files that stand in for the project's own texts.
 
     Raises:
-        InputError: unknown task or split, more pairs than the panel has, or a pair the tokenizer breaks.
+        InputError: unknown task or split, more pairs than the panel has with this tokenizer, or a bad file.
+        UnsupportedModel: Refusal, and the model has no chat template that takes a system prompt.
     """
-    if task not in TASKS:
-        raise InputError(f"unknown task {task!r}; there are: {', '.join(TASKS)}")
+    panel = _panel(task)
     if split not in SPLITS:
         raise InputError(f"unknown split {split!r}; there are: {', '.join(SPLITS)}")
-    drafts = TASKS[task].drafts(split, n, stream(seed, task, split, "pairs"))
-    return tuple(build_pair(encoder, draft) for draft in drafts)
+    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+        raise InputError(f"{task}: split {split}: number of pairs must be a whole number from 1, got {n!r}")
+    plan = panel.plan(split, n, stream(seed, task, split, "pairs"), sources, encoder)
+    return draw(encoder, task, split, n, plan, panel_source(task, sources))
+
+
+def build_pairs(
+    task: str, encoder: Any, split: str, n: int, seed: int, sources: PanelSources = PanelSources()
+) -> tuple[Pair, ...]:
+    """The pairs of `draw_pairs`."""
+    return draw_pairs(task, encoder, split, n, seed, sources).pairs
+
+
+def check_splits(task: str, sources: PanelSources = PanelSources(), encoder: Any = None) -> None:
+    """No template, name, word, question or prompt stands in two splits, no question in the off-target panel too.
+
+    Args:
+        task: a key of `TASKS`.
+        sources: files that stand in for the project's own texts.
+        encoder: a `LanguageModel` or tokenizer; needed for XSTest alone.
+
+    Raises:
+        InputError: names what is shared, and the splits.
+    """
+    material = _panel(task)
+    parts = {split: material.units(split, sources, encoder) for split in SPLITS}
+    if material.file == "mmlu":
+        panel = off_target_panel(sources=sources)
+        parts["off_target"] = {"question": tuple(prompt.text.rpartition("\nA. ")[0] for prompt in panel)}
+    check_disjoint(task, parts)

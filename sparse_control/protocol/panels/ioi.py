@@ -7,7 +7,7 @@ from itertools import combinations
 
 import numpy as np
 
-from sparse_control.errors import InputError
+from sparse_control.protocol.panels.draw import Plan
 from sparse_control.protocol.panels.pair import Draft, fill
 
 TASK = "ioi"
@@ -21,6 +21,8 @@ TEMPLATES = {
         "Once {first} and {second} had finished dinner, {again} offered dessert to",
         "Then {first} and {second} met at the station, and {again} showed the ticket to",
         "Since {first} and {second} shared an office, {again} often lent a pen to",
+        "Today {first} and {second} opened the shop early, and {again} brought the keys to",
+        "In the kitchen {first} and {second} cooked soup, and {again} passed the spoon to",
     ),
     "evaluate": (
         "Because {first} and {second} were old friends, {again} wrote a long letter to",
@@ -29,6 +31,8 @@ TEMPLATES = {
         "Before {first} and {second} left the museum, {again} bought a postcard for",
         "On Sunday {first} and {second} baked bread, and {again} served a slice to",
         "During the lesson {first} and {second} drew maps, and {again} returned the pencil to",
+        "Outside the theatre {first} and {second} waited in line, and {again} offered an umbrella to",
+        "Two days ago {first} and {second} moved house, and {again} carried the boxes for",
     ),
     "reuse": (
         "At the party {first} and {second} exchanged presents, and {again} gave a necklace to",
@@ -37,6 +41,8 @@ TEMPLATES = {
         "Although {first} and {second} lived far apart, {again} mailed a package to",
         "Every morning {first} and {second} rode the bus, and {again} saved a seat for",
         "Later {first} and {second} visited the farm, and {again} fed carrots with help from",
+        "On the train {first} and {second} shared a cabin, and {again} lent a blanket to",
+        "This summer {first} and {second} rented a cottage, and {again} sent the address to",
     ),
 }
 
@@ -56,25 +62,27 @@ NAMES = {
 }  # fmt: skip
 
 
-def drafts(split: str, n: int, generator: np.random.Generator) -> list[Draft]:
-    """Draw `n` pairs of a split: templates in turn, orders balanced, no two names together twice.
+def plan(split: str, n: int, generator: np.random.Generator) -> Plan:
+    """Templates in turn, orders balanced, no two names together twice.
 
     A pair and its mirror have the same two names, so they never meet in a split.
-
-    Raises:
-        InputError: more pairs than the split has couples of names.
     """
     couples = list(combinations(NAMES[split], 2))
-    if n > len(couples):
-        raise InputError(f"{TASK}: split {split} has {len(couples)} couples of names, {n} pairs were asked for")
-    chosen = generator.permutation(len(couples))[:n]
     templates = generator.permutation(len(TEMPLATES[split]))
     orders = generator.permutation([("ABBA", "BABA")[i % 2] for i in range(n)])
-    swap = generator.integers(2, size=n)
-    return [
-        _draft(split, int(templates[i % len(templates)]), couples[couple][:: -1 if swap[i] else 1], str(orders[i]))
-        for i, couple in enumerate(chosen)
-    ]
+    chosen = generator.permutation(len(couples))
+    swap = generator.integers(2, size=len(couples))
+    return Plan(
+        candidates=[couples[couple][:: -1 if swap[couple] else 1] for couple in chosen],
+        drafts=lambda pairs, names: (
+            _draft(split, int(templates[len(pairs) % len(templates)]), names, str(orders[len(pairs)])),
+        ),
+    )
+
+
+def units(split: str) -> dict[str, tuple[str, ...]]:
+    """What no other split may hold."""
+    return {"template": TEMPLATES[split], "name": NAMES[split]}
 
 
 def _draft(split: str, template: int, names: tuple[str, str], order: str) -> Draft:

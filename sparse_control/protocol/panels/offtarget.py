@@ -2,6 +2,16 @@
 
 from dataclasses import dataclass
 
+import numpy as np
+
+from sparse_control.errors import InputError
+from sparse_control.protocol.panels.loaders import FIELDS
+from sparse_control.protocol.panels.questions import Question, prompt_text
+from sparse_control.protocol.panels.sources import PanelSources, field_questions
+from sparse_control.seeds import stream
+
+PER_FIELD = 16
+
 
 @dataclass(frozen=True)
 class OffTargetPrompt:
@@ -58,13 +68,36 @@ STEM = (
 )  # fmt: skip
 
 
-def _prompt(field: str, number: int, question: str, *options: str) -> OffTargetPrompt:
-    lines = [f"{letter}. {option}" for letter, option in zip("ABCD", options, strict=True)]
-    return OffTargetPrompt(f"{field}/{number:02d}", field, "\n".join([question, *lines, "Answer:"]))
+def _own(field: str, number: int, text: str, *options: str) -> OffTargetPrompt:
+    question = Question(f"{field}/{number:02d}", text, options, 0)
+    return OffTargetPrompt(question.id, field, prompt_text(question))
 
 
 OFF_TARGET = tuple(
-    _prompt(field, number, *item)
+    _own(field, number, *item)
     for field, items in (("humanities", HUMANITIES), ("stem", STEM))
     for number, item in enumerate(items)
 )
+
+
+def off_target_panel(seed: int = 0, sources: PanelSources = PanelSources()) -> tuple[OffTargetPrompt, ...]:
+    """The 32 prompts of axis 5: 16 humanities, then 16 STEM.
+
+    Args:
+        seed: of the draw from MMLU, the stream (seed, "off_target", "panel", "prompts"); the own panel is always whole.
+        sources: MMLU where given, from questions that no task uses; else the project's own.
+
+    Raises:
+        InputError: fewer than 16 questions of a field are left for the panel.
+    """
+    if sources.mmlu is None:
+        return OFF_TARGET
+    generator = stream(seed, "off_target", "panel", "prompts")
+    panel = []
+    for field in FIELDS:
+        left = field_questions(field, "off_target", sources)
+        if len(left) < PER_FIELD:
+            raise InputError(f"{sources.mmlu}: {field}: {len(left)} questions left for the off-target panel, not {PER_FIELD}")
+        chosen = np.sort(generator.permutation(len(left))[:PER_FIELD])
+        panel += [OffTargetPrompt(f"{field}/{left[i].id}", field, prompt_text(left[i])) for i in chosen]
+    return tuple(panel)

@@ -4,7 +4,7 @@ from itertools import permutations
 
 import numpy as np
 
-from sparse_control.errors import InputError
+from sparse_control.protocol.panels.draw import Plan
 from sparse_control.protocol.panels.pair import Draft, fill
 
 TASK = "sentiment"
@@ -49,23 +49,25 @@ ADJECTIVES = {
     ),
     "reuse": (
         ("bad", "good"), ("unpleasant", "enjoyable"), ("stupid", "clever"), ("miserable", "joyful"),
-        ("unbearable", "impressive"), ("ridiculous", "remarkable"), ("broken", "perfect"), ("gloomy", "cheerful"),
+        ("unbearable", "impressive"), ("ridiculous", "remarkable"), ("broken", "perfect"), ("bitter", "sweet"),
     ),
 }  # fmt: skip
 
 
-def drafts(split: str, n: int, generator: np.random.Generator) -> list[Draft]:
-    """Draw `n` pairs of a split: templates in turn, no two adjectives in the same order twice.
-
-    Raises:
-        InputError: more pairs than the split has ordered couples of adjectives.
-    """
+def plan(split: str, n: int, generator: np.random.Generator) -> Plan:
+    """Templates in turn, no two adjectives in the same order twice."""
     couples = list(permutations(ADJECTIVES[split], 2))
-    if n > len(couples):
-        raise InputError(f"{TASK}: split {split} has {len(couples)} couples of adjectives, {n} pairs were asked for")
-    chosen = generator.permutation(len(couples))[:n]
+    chosen = generator.permutation(len(couples))
     templates = generator.permutation(len(TEMPLATES[split]))
-    return [_draft(split, int(templates[i % len(templates)]), couples[couple]) for i, couple in enumerate(chosen)]
+    return Plan(
+        candidates=[couples[couple] for couple in chosen],
+        drafts=lambda pairs, couple: (_draft(split, int(templates[len(pairs) % len(templates)]), couple),),
+    )
+
+
+def units(split: str) -> dict[str, tuple[str, ...]]:
+    """What no other split may hold."""
+    return {"template": TEMPLATES[split], "word": tuple(word for couple in ADJECTIVES[split] for word in couple)}
 
 
 def _draft(split: str, template: int, couple: tuple[tuple[str, str], tuple[str, str]]) -> Draft:

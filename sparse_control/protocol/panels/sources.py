@@ -1,0 +1,57 @@
+"""Where the texts of panels come from: the project's own, or files of the reader's."""
+
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from sparse_control.protocol.panels import own_humanities, own_stem
+from sparse_control.protocol.panels.draw import SPLITS, normalised
+from sparse_control.protocol.panels.loaders import Mmlu, XsTest, load_mmlu, load_xstest
+from sparse_control.protocol.panels.questions import Question
+
+OWN = "own"
+OWN_QUESTIONS = {"humanities": own_humanities.QUESTIONS, "stem": own_stem.QUESTIONS}
+
+
+@dataclass(frozen=True)
+class PanelSources:
+    """Files that stand in for the project's own texts; each is read once, when a panel first needs it.
+
+    Attributes:
+        mmlu: folder of `load_mmlu`, for multiple choice and the off-target panel; None: the project's own questions.
+        xstest: file of `load_xstest`, for refusal; None: the project's own requests.
+    """
+
+    mmlu: Path | None = None
+    xstest: Path | None = None
+
+    @cached_property
+    def mmlu_questions(self) -> Mmlu | None:
+        return None if self.mmlu is None else load_mmlu(self.mmlu)
+
+    @cached_property
+    def xstest_prompts(self) -> XsTest | None:
+        return None if self.xstest is None else load_xstest(self.xstest)
+
+
+def field_questions(field: str, part: str, sources: PanelSources) -> tuple[Question, ...]:
+    """Questions of one field for a split, or of MMLU for the off-target panel (part `off_target`).
+
+    An MMLU question belongs to one of the four parts by the hash of its text, whatever the seed.
+    """
+    if sources.mmlu_questions is None:
+        rows = OWN_QUESTIONS[field][part]
+        return tuple(_own(f"{field}-{number:02d}", number % 4, *row) for number, row in enumerate(rows))
+    return tuple(question for question in getattr(sources.mmlu_questions, field) if _part(question.text) == part)
+
+
+def _part(text: str) -> str:
+    parts = (*SPLITS, "off_target")
+    return parts[int.from_bytes(hashlib.sha256(normalised(text).encode()).digest(), "big") % len(parts)]
+
+
+def _own(name: str, answer: int, text: str, right: str, *wrong: str) -> Question:
+    options = list(wrong)
+    options.insert(answer, right)
+    return Question(name, text, tuple(options), answer)
