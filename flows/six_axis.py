@@ -1,5 +1,6 @@
 """Six-axis protocol: one study per (task, selector, condition), one record per seed."""
 
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -10,6 +11,7 @@ from flows.common import Progress, Run, Step, checked_run, data_files, files_of
 from flows.locking import output_lock
 from flows.reports import tables_artifact
 from sparse_control.models.fetch import weights_identity
+from sparse_control.protocol.asked import asked_for
 from tasks.six_axis import STUDY, record, study
 from tasks.tables import manifest
 
@@ -18,13 +20,27 @@ NAME = "six-axis"
 
 @flow(name=NAME, persist_result=False)
 def six_axis(
-    preset: str = "smoke", model: str | None = None, root: str = ".", dask: str | None = None, wait: bool = False
+    preset: str = "smoke",
+    model: str | None = None,
+    root: str = ".",
+    dask: str | None = None,
+    wait: bool = False,
+    tasks: list[str] | None = None,
+    selectors: list[str] | None = None,
+    conditions: list[str] | None = None,
+    seeds: list[int] | None = None,
 ) -> dict[str, Any]:
     """Measure every study of the preset into `root`; unchanged studies whose files are whole are skipped.
 
-    Args, Returns, Raises: as `official_iss`; `root` gets `measurements/`.
+    Args, Returns, Raises: as `official_iss`, and
+        tasks, selectors, conditions, seeds: those asked for, in place of the preset's; records of others stay.
+    `root` gets `measurements/`.
     """
     run = checked_run(preset, model, root, dask)
+    asked = asked_for(
+        run.settings, tasks=tasks or (), selectors=selectors or (), conditions=conditions or (), seeds=seeds or ()
+    )
+    run = replace(run, settings=asked)
     with output_lock(run.root, wait=wait), started_runner(dask, run.root, STUDY) as runner:
         progress = Progress(NAME, runner)
         receipts = progress.run(_studies(run), below=run.root)
