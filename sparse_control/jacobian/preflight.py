@@ -9,7 +9,7 @@ from torch.func import jvp
 
 from sparse_control.errors import UnsupportedModel
 from sparse_control.jacobian.guard import check_exact_mode
-from sparse_control.jacobian.sweep import pull_back
+from sparse_control.jacobian.sweep import pull_back, push_forward
 from sparse_control.models.decode import DecodeStep
 from sparse_control.models.language_model import LanguageModel
 from sparse_control.seeds import stream
@@ -21,8 +21,8 @@ def check_derivatives(lm: LanguageModel, input_ids: Sequence[int] | Tensor, laye
     """Check on one prompt that derivatives are finite and that forward mode agrees with reverse: `<v, J u> = <J^T v, u>`.
 
     Forward mode goes through the blocks as they are, so that a kernel whose backward is wrong or missing fails here, at
-    the layer it acts on. A prompt that ends before an attention window does is noted: the average would never see the
-    window at work.
+    the layer it acts on; where a kernel has no forward mode, that is noted and the rest is checked. A prompt that ends
+    before an attention window does is noted, too: the average would never see the window at work.
 
     Args:
         input_ids: (T,), T >= 2, of the length that is going to be averaged over.
@@ -36,7 +36,13 @@ def check_derivatives(lm: LanguageModel, input_ids: Sequence[int] | Tensor, laye
     draws = stream(0, "jacobian", "preflight", "adjoint").standard_normal((2, lm.width))
     u, v = torch.from_numpy(draws).to(lm.device, lm.model.dtype)
     reverse = pull_back(step, {layer: v[None] for layer in layers})
-    for layer, pushed in _forward_mode(step, u, layers).items():
+    try:
+        forward = _forward_mode(step, u, layers)
+    except NotImplementedError as error:
+        reason = " ".join(str(error).split())[:120]
+        warnings.warn(f"{lm.name}: forward mode cannot check the reverse derivatives ({reason})", stacklevel=2)
+        forward = {layer: rows[0] for layer, rows in push_forward(step, {layer: u[None] for layer in layers}).items()}
+    for layer, pushed in forward.items():
         pushed, pulled = pushed.double(), reverse[layer][0].double()
         if not (torch.isfinite(pushed).all() and torch.isfinite(pulled).all()):
             raise UnsupportedModel(f"{lm.name}: derivatives at layer {layer} are not finite; use a wider dtype")

@@ -5,9 +5,10 @@ import warnings
 import pytest
 import torch
 from torch import nn
+from transformers import AutoModelForCausalLM, MixtralConfig
 
 from sparse_control.errors import InputError, UnsupportedModel
-from sparse_control.jacobian import corpus_operator, exact_jacobian, randomized_qb
+from sparse_control.jacobian import DenseOperator, corpus_operator, exact_jacobian, randomized_qb
 from sparse_control.jacobian.future_sum import future_sum_jacobian
 from sparse_control.jacobian.guard import check_exact_mode
 from sparse_control.jacobian.lens import read_lens
@@ -340,6 +341,37 @@ def test_derivatives_that_overflow_are_found_before_the_fit():
     check_derivatives(lm, prompt(), [2])
     with pytest.raises(UnsupportedModel, match="layer 1 are not finite"):
         check_derivatives(lm, prompt(), [2, 1, 0])
+
+
+def test_experts_are_differentiated_along_the_route_taken():
+    """The map is piecewise: the derivative of the piece, never a difference across two."""
+    config = MixtralConfig(
+        vocab_size=100, hidden_size=WIDTH, intermediate_size=64, num_hidden_layers=3, num_attention_heads=4,
+        num_key_value_heads=2, num_local_experts=4, num_experts_per_tok=2,
+    )  # fmt: skip
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval().requires_grad_(False)
+    for parameter in model.parameters():
+        if parameter.ndim > 1:
+            parameter.mul_(5)
+    lm = LanguageModel.wrap(model)
+    expected = full_sequence_jacobian(lm, prompt())
+    assert relative(exact_jacobian(lm, prompt()) - expected, expected) < 1e-5
+    op, u, v = corpus_operator(lm, [prompt()], 0), vectors(1, seed=1), vectors(1, seed=2)
+    assert abs((v.T @ op.matmat(u) - op.rmatmat(v).T @ u).item()) < 1e-5 * float(v.norm() * op.matmat(u).norm())
+    with pytest.warns(UserWarning, match="forward mode cannot check the reverse derivatives"):
+        check_derivatives(lm, prompt(), range(N_LAYERS))
+
+
+def test_rectangular_operators():
+    matrix = vectors(7)
+    op = DenseOperator(matrix)
+    assert op.shape == (WIDTH, 7)
+    assert torch.equal(op.matmat(torch.eye(7, dtype=torch.float64)), matrix)
+    assert torch.equal(op.rmatmat(EYE), matrix.T)
+    with pytest.raises(ValueError, match=r"must have shape \(7, m\)"):
+        op.matmat(EYE)
 
 
 # --- F22: BOS -------------------------------------------------------------------------------------------------------
