@@ -26,9 +26,12 @@ def measurement(task="ioi", selector="coverage_driver", condition="P", seed=0, *
         "condition": condition,
         "seed": seed,
         "supported": supported,
+        "reason": None if supported else "1 of 12 fit pairs have a gap of 1 logits; 6 are needed",
         "gate": {"minimum_gap": 1.0, "fit": count, "evaluate": count, "reuse": count},
+        "panels": {"pairs": "own", "off_target": "own"},
     }
     sections = (
+        "candidates",
         "support",
         "strengths",
         "selection",
@@ -39,10 +42,13 @@ def measurement(task="ioi", selector="coverage_driver", condition="P", seed=0, *
         "feedback",
         "preservation",
         "reuse",
+        "draws",
     )
     record |= dict.fromkeys(sections)
     if supported:
         record |= _sections(random, 0.8 if condition == "P" else 0.05)
+        if selector.startswith("random_"):
+            record["draws"] = _draws(record, random)
     record["provenance"] = {
         "model": {"name": model, "weights_sha256": "a" * 64},
         "params_sha256": "b" * 64,
@@ -52,6 +58,21 @@ def measurement(task="ioi", selector="coverage_driver", condition="P", seed=0, *
         "threads": 2,
     }
     return record
+
+
+def _draws(record, random):
+    """The record itself, and two draws that move the readouts by less and the wrong way."""
+    evaluated = record["evaluate"]
+    own = {"patched": evaluated["patched"][DOSES.index(1)], "reversed": record["reversal"]["reversed"]}
+    others = [
+        {
+            "patched": [s + share * (t - s) for s, t in zip(evaluated["source"], evaluated["target"])],
+            "reversed": [t - share * (t - s) for s, t in zip(evaluated["source"], evaluated["target"])],
+        }
+        for share in (0.4 + 0.1 * random.random(), -0.2)
+    ]
+    sites = {"support": record["support"], "strengths": record["strengths"]}
+    return [sites | readouts for readouts in (own, *others)]
 
 
 def _sections(random, reach):
@@ -71,7 +92,9 @@ def _sections(random, reach):
         }
         for goal in np.linspace(-2.0, 3.0, 4)
     ]
+    patched = [(source + reach * dose * (target - source)).tolist() for dose in DOSES]
     return {
+        "candidates": {"components": ["head", "mlp"], "positions": [-1], "sites": 300, "without_contrast": 2},
         "support": ["L03.head.1@-1", "L05.mlp@-1"],
         "strengths": [1.0, 0.5],
         "selection": {"path": [0.5, 0.8], "stop_reason": "k", "predicted_additivity": 0.9, "measured_additivity": 0.8},
@@ -82,7 +105,8 @@ def _sections(random, reach):
             "source": source.tolist(),
             "target": target.tolist(),
             "doses": DOSES,
-            "patched": [(source + reach * dose * (target - source)).tolist() for dose in DOSES],
+            "patched": patched,
+            "wrong_way": [float(np.mean((np.array(row) - source) * (target - source) < 0)) for row in patched],
         },
         "reversal": {"reversed": (target - reach * (target - source) + noise()).tolist()},
         "feedback": {"gain": 0.2, "tolerance": 0.3, "endpoints": ends},
@@ -126,7 +150,7 @@ SUBROOTS = {
 
 
 def build_root(root: Path, *, model=MODEL, tables=True, subroots=False) -> Path:
-    """Two tasks, selectors, conditions by three seeds, one task that is not supported, and ISS of three layers.
+    """Two tasks, selectors, conditions by three seeds, a control, a task that is not supported, and ISS of three layers.
 
     With `subroots` also the two nulls and the medium model.
     """
@@ -135,7 +159,7 @@ def build_root(root: Path, *, model=MODEL, tables=True, subroots=False) -> Path:
         for task in ("ioi", "sentiment")
         for selector in ("coverage_driver", "driver_omp")
         for condition in ("P", "F")
-    ]
+    ] + [("ioi", "random_support", condition) for condition in ("P", "F")]
     for task, selector, condition in [*studies, ("refusal", "coverage_driver", "P")]:
         rows = [
             measurement(task, selector, condition, seed, model=model, supported=task != "refusal") for seed in range(3)

@@ -12,11 +12,12 @@ from typing import Any
 from sparse_control.metrics.dose import ORDERED, progress, signed_spearman
 from sparse_control.metrics.feedback import endpoint_metrics
 from sparse_control.metrics.preservation import preservation_summary
-from sparse_control.metrics.reachability import EPSILONS, rel_tar
+from sparse_control.metrics.reachability import EPSILON, EPSILONS, rel_tar
 from sparse_control.metrics.reuse import mcqa_recovery
 from sparse_control.metrics.reversal import reversal_metrics
 
 Vector = Sequence[float]
+QUANTILES = (5, 50, 95)  # of random draws, nearest rank
 
 
 def mean_or_none(values: Sequence[float]) -> float | None:
@@ -32,10 +33,37 @@ def deviation_or_none(values: Sequence[float]) -> float | None:
 
 
 def reachability(seeds: Sequence[tuple[Vector, Vector, Vector]]) -> dict[str, Any]:
-    """(source, target, patched at dose 1) per seed -> mean and sd of Rel_tar, seeds at or below each threshold."""
+    """(source, target, patched at dose 1) per seed -> mean and sd of Rel_tar, seeds at or below each threshold.
+
+    And the mean over seeds of the share of pairs that move the wrong way.
+    """
     values = [rel_tar(source, target, patched) for source, target, patched in seeds]
     counts = {f"passes_{epsilon:.2f}": sum(value <= epsilon for value in values) for epsilon in EPSILONS}
-    return {"rel_tar_mean": mean_or_none(values), "rel_tar_sd": deviation_or_none(values), **counts}
+    return {
+        "rel_tar_mean": mean_or_none(values),
+        "rel_tar_sd": deviation_or_none(values),
+        **counts,
+        "wrong_way_mean": mean_or_none([wrong_way(*seed) for seed in seeds]),
+    }
+
+
+def wrong_way(source: Vector, target: Vector, patched: Vector) -> float:
+    """Share of pairs whose readout moves away from the target."""
+    pairs = list(zip(source, target, patched, strict=True))
+    return sum((y - s) * (t - s) < 0 for s, t, y in pairs) / len(pairs)
+
+
+def draws(seeds: Sequence[Sequence[tuple[Vector, Vector, Vector]]]) -> dict[str, Any]:
+    """(source, target, patched at dose 1) per draw of each seed -> Rel_tar over all draws: mean, sd, nearest ranks."""
+    values = sorted(rel_tar(*draw) for seed in seeds for draw in seed)
+    ranks = {f"draw_p{share:02d}": values[-(-share * len(values) // 100) - 1] for share in QUANTILES} if values else {}
+    return {
+        "draws": len(values),
+        "draw_mean": mean_or_none(values),
+        "draw_sd": deviation_or_none(values),
+        "draw_passes": sum(value <= EPSILON for value in values),
+        **ranks,
+    }
 
 
 def signed_reversal(seeds: Sequence[tuple[Vector, Vector, Vector]]) -> dict[str, Any]:

@@ -64,6 +64,13 @@ class Candidates(Record):
     without_contrast: Count  # sites left out, as the prompts of every fitting pair agree up to there
 
 
+class Panels(Record):
+    """Where the prompts come from: `own`, or the name and hash of the data set that was given."""
+
+    pairs: Name  # of the task's pairs
+    off_target: Name  # of the preservation axis
+
+
 class Effects(Record):
     """Where the effect columns of the selector come from."""
 
@@ -227,6 +234,7 @@ class Measurement(Record):
     supported: bool  # whether enough pairs pass the baseline gate
     reason: Name | None = None  # why not, where supported is false
     gate: Gate | None  # null where the pairs cannot be built for the model
+    panels: Panels | None = None  # null in records without it
     candidates: Candidates | None = None
     support: list[SiteName] | None  # S
     strengths: list[float] | None  # beta, per site

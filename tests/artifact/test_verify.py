@@ -116,7 +116,7 @@ def test_a_cell_differing_by_rounding_is_no_other_value(root):
 def test_missing_row(root):
     rows = (root / CSV).read_text().splitlines()
     (root / CSV).write_text("\n".join(rows[:-1]) + "\n")
-    only(root, f"manifest {CSV}", f"{CSV}: expected 9 rows")
+    only(root, f"manifest {CSV}", f"{CSV}: expected 11 rows")
 
 
 @pytest.mark.parametrize("name", ["reachability.tex", "index.html"])
@@ -153,7 +153,7 @@ def test_broken_manifest(root, content):
 
 def test_readouts_out_of_range_are_a_failure_not_a_crash(root):
     rows = [json.loads(line) for line in (root / RECORDS).read_text().splitlines()]
-    rows[0]["evaluate"] |= {"source": [-1e308] * 4, "target": [1e308] * 4}
+    rows[0]["evaluate"] |= {"source": [-1e308] * 4, "target": [1e308] * 4, "wrong_way": None}
     write_lines(root / RECORDS, rows)
     bless(root)
     only(root, "tables: table [a-z_]+: ")
@@ -419,7 +419,7 @@ def test_a_claim_that_holds(project):
     [
         ({"value": 0.1}, r"does not hold: rel_tar_mean 0\.1"),
         ({"operator": ">"}, "does not hold"),
-        ({"where": {"task": "ioi"}}, "4 rows"),
+        ({"where": {"task": "ioi"}}, "6 rows"),
         ({"where": {"task": "mcqa"}}, "0 rows"),
         ({"where": {"tusk": "ioi"}}, "no column 'tusk'"),
         ({"column": "rel"}, "no column 'rel'"),

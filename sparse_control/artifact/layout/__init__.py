@@ -8,6 +8,7 @@ import pandas as pd
 from sparse_control.artifact.iss_files.freeze import Thresholds
 from sparse_control.artifact.layout import (
     alternatives,
+    controls,
     estimator,
     nulls,
     official,
@@ -31,6 +32,7 @@ LAYOUTS: dict[str, Layout] = {
     **alternatives.LAYOUTS,
     **nulls.LAYOUTS,
     **protocol.LAYOUTS,
+    **controls.LAYOUTS,
     **published.LAYOUTS,
 }
 

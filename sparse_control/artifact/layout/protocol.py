@@ -19,9 +19,19 @@ from sparse_control.artifact.layout.columns import (
     with_count,
     with_deviation,
 )
+from sparse_control.artifact.tables.protocol import PASSES
 
 HEAD = (named("task", "Task"), named("selector", "Selector"), label("condition", "Dir."))
 STATUS = Column("Seeds", lambda row: str(row["n_seeds"]) if row["n_seeds"] else row["status"])
+
+MAIN = ("driver_omp", "coverage_driver")
+CONTROLS_ELSEWHERE = " Shown: the two selectors; the .csv has the controls too, and table Selectors and controls compares them."
+
+
+def main_selectors(rows: list[Row]) -> list[Row]:
+    """The rows of the two selectors; every row where there is none of them."""
+    return [row for row in rows if row["selector"] in MAIN] or rows
+
 
 LAYOUTS: dict[str, Layout] = {
     "summary": Layout(
@@ -60,7 +70,8 @@ LAYOUTS: dict[str, Layout] = {
         title="Reachability",
         caption=(
             "Rel_tar at dose 1 (distance left to the target over the source-to-target distance; mean ± sample sd over "
-            "seeds) and the number of seeds at or below each threshold; .40 is the operating choice."
+            "seeds), seeds at or below the operating choice .40, and the share of pairs whose readout moves away from "
+            "the target (mean over seeds)." + CONTROLS_ELSEWHERE
         ),
         section="Six-axis protocol, Reachability",
         group="protocol",
@@ -68,7 +79,30 @@ LAYOUTS: dict[str, Layout] = {
             *HEAD,
             STATUS,
             with_deviation("rel_tar_mean", "rel_tar_sd", "Rel_tar"),
-            *(whole(f"passes_{e}", f"≤ {e[1:]}") for e in ("0.30", "0.35", "0.40", "0.45", "0.50")),
+            out_of("passes_0.40", "n_seeds", "≤ .40"),
+            decimal("wrong_way_mean", "Wrong\nway", 2),
+        ),
+        printed=main_selectors,
+    ),
+    "reach_counts": Layout(
+        title="Reachability over thresholds",
+        caption=(
+            "Seeds whose Rel_tar at dose 1 is at or below each threshold ε, with evaluation-pair directions (P) and "
+            "with training means (F); .40 is the operating choice."
+        ),
+        section="Six-axis protocol, Reachability",
+        group="protocol",
+        columns=(
+            named("task", "Task"),
+            named("selector", "Selector"),
+            *(
+                column
+                for condition in "PF"
+                for column in (
+                    whole(f"{condition}_seeds", f"{condition}\nseeds"),
+                    *(whole(f"{condition}_{name}", f"{condition}\n≤ {name[-3:]}") for name in PASSES),
+                )
+            ),
         ),
     ),
     "signed_reversal": Layout(
@@ -76,7 +110,7 @@ LAYOUTS: dict[str, Layout] = {
         caption=(
             "Distance of the reversed output from the target over its distance from the source (mean ± sample sd over "
             "seeds with a finite ratio), seeds with an infinite (x/0) or undefined (0/0) ratio, and seeds that pass "
-            "with a ratio ≥ 2."
+            "with a ratio ≥ 2." + CONTROLS_ELSEWHERE
         ),
         section="Six-axis protocol, Signed reversal",
         group="protocol",
@@ -88,12 +122,13 @@ LAYOUTS: dict[str, Layout] = {
             whole("undefined", "Undefined"),
             out_of("passes", "n_seeds", "Pass"),
         ),
+        printed=main_selectors,
     ),
     "dose_response": Layout(
         title="Dose response",
         caption=(
             "Spearman correlation of target progress with dose over the ten doses: mean over seeds, seeds ordered (ρ "
-            "≥ .95), ordered the wrong way (ρ ≤ −.95, never a pass), and undefined (constant curve)."
+            "≥ .95), ordered the wrong way (ρ ≤ −.95, never a pass), and undefined (constant curve)." + CONTROLS_ELSEWHERE
         ),
         section="Six-axis protocol, Dose response",
         group="protocol",
@@ -105,13 +140,14 @@ LAYOUTS: dict[str, Layout] = {
             whole("reversed", "ρ ≤ −.95"),
             whole("undefined", "Undefined"),
         ),
+        printed=main_selectors,
     ),
     "feedback": Layout(
         title="Feedback controllability",
         caption=(
             "Endpoints over all seeds that end within the tolerance (logits) of the requested margin, mean absolute "
             "terminal error, mean number of readouts, endpoints already met at dose zero, hits among the others, "
-            "endpoints whose dose was held at its limit, and endpoints whose loop diverged."
+            "endpoints whose dose was held at its limit, and endpoints whose loop diverged." + CONTROLS_ELSEWHERE
         ),
         section="Six-axis protocol, Feedback controllability",
         group="protocol",
@@ -129,13 +165,14 @@ LAYOUTS: dict[str, Layout] = {
             ),
             Column("Tol.", lambda row: EMPTY if row["tolerance"] is None else f"{row['tolerance']:g}"),
         ),
+        printed=main_selectors,
     ),
     "preservation": Layout(
         title="Off-target preservation",
         caption=(
             "KL(unpatched || patched) over the full vocabulary in nats on the fixed off-target panel at dose 1, over "
             "all prompt-seed observations: mean, median, nearest-rank P95, maximum; seeds whose mean, and whose every "
-            "prompt, is ≤ .001."
+            "prompt, is ≤ .001." + CONTROLS_ELSEWHERE
         ),
         section="Six-axis protocol, Off-target preservation",
         group="protocol",
@@ -150,12 +187,14 @@ LAYOUTS: dict[str, Layout] = {
             out_of("seed_mean_passes", "n_seeds", "Seed\nmean"),
             out_of("every_prompt_passes", "n_seeds", "Every\nprompt"),
         ),
+        printed=main_selectors,
     ),
     "reuse": Layout(
         title="Held-out reuse",
         caption=(
             "Recovery of the source-to-target gap in the mean margin on unseen pairs (mean ± sample sd over seeds): "
             "strengths refitted there, and the whole intervention frozen; seeds without a gap. No threshold."
+            + CONTROLS_ELSEWHERE
         ),
         section="Six-axis protocol, Held-out reuse",
         group="protocol",
@@ -166,6 +205,7 @@ LAYOUTS: dict[str, Layout] = {
             with_deviation("frozen_mean", "frozen_sd", "Frozen"),
             whole("no_gap", "No gap"),
         ),
+        printed=main_selectors,
     ),
 }
 

@@ -15,6 +15,7 @@ from sparse_control.artifact.measurements import read_all_measurements
 from sparse_control.artifact.records import printable
 from sparse_control.artifact.tables import (
     alternatives,
+    controls,
     estimator,
     findings,
     nulls,
@@ -58,6 +59,7 @@ TABLES: dict[str, Table] = {
     **OF_A_ROOT,
     **ACROSS,
     **protocol.TABLES,
+    **controls.TABLES,
     **published.TABLES,
 }
 

@@ -9,12 +9,13 @@ import pandas as pd
 from sparse_control.artifact import axes
 from sparse_control.artifact.measurements import Measurement
 from sparse_control.artifact.tables.common import MEASURED, NOT_SUPPORTED, Records, Table, data_frame
+from sparse_control.metrics.reachability import EPSILONS
 
 KEYS = ("model", "task", "selector", "condition")
 HEAD = (*KEYS, "status", "n_seeds", "seeds_not_supported")
 
 
-def _groups(records: Records) -> Iterable[tuple[dict[str, Any], list[Measurement]]]:
+def groups(records: Records) -> Iterable[tuple[dict[str, Any], list[Measurement]]]:
     """(model, task, selector, condition) in order, P before F, with the supported seeds."""
 
     def key(record: Measurement) -> tuple[Any, ...]:
@@ -35,7 +36,7 @@ def _groups(records: Records) -> Iterable[tuple[dict[str, Any], list[Measurement
 def axis_table(
     records: Records, columns: Sequence[str], statistic: Callable[[list[Measurement]], dict[str, Any]]
 ) -> pd.DataFrame:
-    rows = [head | (statistic(seeds) if seeds else {}) for head, seeds in _groups(records)]
+    rows = [head | (statistic(seeds) if seeds else {}) for head, seeds in groups(records)]
     return data_frame((*HEAD, *columns), rows)
 
 
@@ -78,14 +79,12 @@ def _reuse(seeds: list[Measurement]) -> dict[str, Any]:
     return axes.reuse([(s.reuse.source, s.reuse.target, s.reuse.refit, s.reuse.frozen) for s in seeds])
 
 
+PASSES = tuple(f"passes_{epsilon:.2f}" for epsilon in EPSILONS)
 REACHABILITY_COLUMNS = (
     "rel_tar_mean",
     "rel_tar_sd",
-    "passes_0.30",
-    "passes_0.35",
-    "passes_0.40",
-    "passes_0.45",
-    "passes_0.50",
+    *PASSES,
+    "wrong_way_mean",
 )
 REVERSAL_COLUMNS = ("ratio_mean", "ratio_sd", "infinite", "undefined", "passes")
 DOSE_COLUMNS = ("rho_mean", "ordered", "reversed", "undefined")
@@ -105,8 +104,23 @@ REUSE_COLUMNS = ("refit_mean", "refit_sd", "frozen_mean", "frozen_sd", "no_gap")
 
 
 def reachability(records: Records) -> pd.DataFrame:
-    """Rel_tar at dose 1: mean and sample sd over seeds, seeds at or below each threshold."""
+    """Rel_tar at dose 1: mean and sd over seeds, seeds at or below each threshold, pairs that move the wrong way."""
     return axis_table(records, REACHABILITY_COLUMNS, _reachability)
+
+
+COUNT_KEYS = ("model", "task", "selector")
+COUNT_COLUMNS = (*COUNT_KEYS, *(f"{condition}_{kind}" for condition in "PF" for kind in ("seeds", *PASSES)))
+
+
+def reach_counts(records: Records) -> pd.DataFrame:
+    """Seeds at or below each threshold of Rel_tar, both direction rules in a row."""
+    rows: dict[tuple[str, ...], dict[str, Any]] = {}
+    for row in reachability(records).to_dict("records"):
+        if row["status"] == MEASURED:
+            found = rows.setdefault(tuple(row[name] for name in COUNT_KEYS), {name: row[name] for name in COUNT_KEYS})
+            found |= {f"{row['condition']}_{name}": row[name] for name in PASSES}
+            found[f"{row['condition']}_seeds"] = row["n_seeds"]
+    return data_frame(COUNT_COLUMNS, rows.values())
 
 
 def signed_reversal(records: Records) -> pd.DataFrame:
@@ -170,6 +184,7 @@ def summary(records: Records) -> pd.DataFrame:
 TABLES: dict[str, Table] = {
     "summary": summary,
     "reachability": reachability,
+    "reach_counts": reach_counts,
     "signed_reversal": signed_reversal,
     "dose_response": dose_response,
     "feedback": feedback,

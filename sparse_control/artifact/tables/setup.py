@@ -65,7 +65,9 @@ def _protocol_setup(measurements: list[Measurement]) -> dict[str, str]:
         return {}
     found = {"six-axis seeds": ", ".join(map(str, sorted({record.seed for record in measurements})))}
     for task in sorted({record.task for record in measurements}):
-        gates = {record.seed: record.gate for record in measurements if record.task == task}.values()
+        gates = {record.seed: record.gate for record in measurements if record.task == task and record.gate}.values()
+        if not gates:
+            continue
         counts = {split: [getattr(gate, split) for gate in gates] for split in SPLITS}
         found[f"{task}: pairs kept of built"] = ", ".join(
             f"{split} {sum(count.kept for count in each)}/{sum(count.built for count in each)}"
