@@ -214,22 +214,31 @@ AttentionInterface.register(DECODE_ATTENTION, _decode_attention)
 
 
 @contextmanager
-def _decoding(lm: LanguageModel, prefixes: Prefixes, linear: bool = False) -> Iterator[None]:
-    """Let the model's attention read `prefixes`; its configuration is put back on any exit."""
+def using_attention(lm: LanguageModel, name: str) -> Iterator[None]:
+    """Let the model's attention be a registered one; its configuration is put back on any exit."""
     configs = {
         id(module.config): module.config
         for module in lm.model.modules()
         if getattr(module, "config", None) is not None and hasattr(module.config, "_attn_implementation")
     }
     before = {key: config._attn_implementation for key, config in configs.items()}
-    token = _active.set(_Decoding(prefixes, linear))
     try:
         for config in configs.values():
-            config._attn_implementation = DECODE_ATTENTION
+            config._attn_implementation = name
         yield
     finally:
         for key, config in configs.items():
             config._attn_implementation = before[key]
+
+
+@contextmanager
+def _decoding(lm: LanguageModel, prefixes: Prefixes, linear: bool = False) -> Iterator[None]:
+    """Let the model's attention read `prefixes`."""
+    token = _active.set(_Decoding(prefixes, linear))
+    try:
+        with using_attention(lm, DECODE_ATTENTION):
+            yield
+    finally:
         _active.reset(token)
 
 

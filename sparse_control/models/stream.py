@@ -1,6 +1,6 @@
 """The residual stream, read and cut by hooks on the blocks (source document, 1)."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
 import torch
@@ -40,16 +40,21 @@ def first_input_as_leaf(lm: LanguageModel) -> AbstractContextManager[None]:
     return block_input_as_leaf(lm, 0)
 
 
-@contextmanager
-def block_input_as_leaf(lm: LanguageModel, layer: int) -> Iterator[None]:
+def block_input_as_leaf(lm: LanguageModel, layer: int) -> AbstractContextManager[None]:
     """Cut the graph below block `layer`: in each forward h^layer becomes a leaf that requires grad."""
+    return changing_block_input(lm, layer, lambda hidden: hidden.detach().requires_grad_())
 
-    def cut(_module: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+
+@contextmanager
+def changing_block_input(lm: LanguageModel, layer: int, change: Callable[[Tensor], Tensor]) -> Iterator[None]:
+    """In each forward h^layer (B, T, d) is replaced by `change` of it before block `layer` reads it."""
+
+    def replace(_module: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
         if args:
-            return (args[0].detach().requires_grad_(), *args[1:]), kwargs
-        return args, kwargs | {"hidden_states": kwargs["hidden_states"].detach().requires_grad_()}
+            return (change(args[0]), *args[1:]), kwargs
+        return args, kwargs | {"hidden_states": change(kwargs["hidden_states"])}
 
-    handle = lm.layout.blocks[layer].register_forward_pre_hook(cut, with_kwargs=True)
+    handle = lm.layout.blocks[layer].register_forward_pre_hook(replace, with_kwargs=True)
     try:
         yield
     finally:

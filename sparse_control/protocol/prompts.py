@@ -1,29 +1,24 @@
 """A set of prompts read at their last token: unpatched once, then under batches of patches.
 
-`Prompts` runs every patch as a full forward and takes any site. `CachedPrompts` takes sites at the last position
-alone: the keys and values of all earlier tokens are computed once, and prompts and patches share one batch of
-single-token decode steps.
+`CachedPrompts` computes what patches leave as it is once: keys and values of the tokens before the earliest declared
+position, and the states below the first patched block. Prompts, doses and sites share one batch of the tokens after.
+`Prompts` runs every patch as a full forward; it is the plain way the other is tested against.
 """
 
 from collections.abc import Mapping, Sequence
 from copy import copy
+from dataclasses import dataclass, replace
 from typing import Self
 
 import torch
 from torch import Tensor
 
 from sparse_control.models import LanguageModel
-from sparse_control.models.decode import decode_logits, read_prefixes
+from sparse_control.models.batches import group_by_length
 from sparse_control.models.sites import Site, add_at_sites, capturing_sites, site_width
+from sparse_control.models.suffix import Suffixes, read_suffixes, run_unpatched, suffix_logits
 
 MAXIMUM_ROWS = 128    # prompt-patch rows of one forward; bounds the (rows, V) logits in memory
-
-
-def _by_length(ids: Sequence[Tensor]) -> list[list[int]]:
-    groups: dict[int, list[int]] = {}
-    for index, prompt in enumerate(ids):
-        groups.setdefault(len(prompt), []).append(index)
-    return list(groups.values())
 
 
 def _at_position(activations: Tensor, site: Site) -> Tensor:
@@ -63,7 +58,7 @@ class Prompts:
     def _unpatched(self, sites: Sequence[Site]) -> tuple[Tensor, dict[Site, Tensor]]:
         logits: dict[int, Tensor] = {}
         activations: dict[Site, dict[int, Tensor]] = {site: {} for site in sites}
-        for group in _by_length(self.ids):
+        for group in group_by_length(self.ids):
             with capturing_sites(self.lm, sites) as captured:
                 output = self._full_forward(torch.stack([self.ids[i] for i in group]))
             logits.update(zip(group, output))
@@ -133,44 +128,97 @@ class Prompts:
         return {site: gradient[:, 0] for site, gradient in zip(sites, gradients)}
 
 
+@dataclass(frozen=True)
+class _Batch:
+    """Prompts that run together: the last S tokens of each.
+
+    Attributes:
+        members: their indices among all prompts.
+        suffixes: what is run.
+        start: position of the first of the S tokens where it is the same in all, for positions counted from 0.
+    """
+
+    members: tuple[int, ...]
+    suffixes: Suffixes
+    start: int | None
+
+    def place(self, site: Site) -> Site:
+        """The site counted within the S tokens.
+
+        Raises:
+            ValueError: it stands before them.
+        """
+        length = self.suffixes.tokens.shape[1]
+        position = site.position if site.position < 0 else site.position - (self.start or 0)
+        if self.start is None and site.position >= 0 or not -length <= position < length:
+            raise ValueError(f"site {site.name} is outside the tokens that are run again; name it when prompts are read")
+        return replace(site, position=position)
+
+
 class CachedPrompts(Prompts):
-    """P prompts, read by decode steps on cached keys and values; all sites must be at position -1.
+    """P prompts of which every patch runs the tokens from the earliest of `sites` on and no more; without sites the last.
+
+    Patches at other sites are taken where they stand no earlier.
 
     Raises:
-        ValueError: as `Prompts`, and a site at another position.
+        ValueError: as `Prompts`.
         UnsupportedModel: the model keeps no plain keys and values per layer.
     """
 
-    def __init__(self, lm: LanguageModel, ids: Sequence[Sequence[int]], sites: Sequence[Site] = ()) -> None:
-        _check_last(sites)
-        super().__init__(lm, ids, sites)
-
     def _unpatched(self, sites: Sequence[Site]) -> tuple[Tensor, dict[Site, Tensor]]:
-        self._prefixes = read_prefixes(self.lm, self.ids)
-        with capturing_sites(self.lm, sites) as captured:
-            logits = decode_logits(self.lm, self._prefixes)
-        return logits[:, 0], {site: captured[site][:, 0] for site in sites}
+        lengths = [_rerun_length(len(prompt), sites) for prompt in self.ids]
+        from_start = any(site.position >= 0 for site in sites)
+        kinds: dict[tuple[int, int | None], list[int]] = {}
+        for index, (prompt, length) in enumerate(zip(self.ids, lengths)):
+            kinds.setdefault((length, len(prompt) - length if from_start else None), []).append(index)
+        self._batches = []
+        logits: dict[int, Tensor] = {}
+        activations: dict[Site, dict[int, Tensor]] = {site: {} for site in sites}
+        for (length, start), members in kinds.items():
+            suffixes = read_suffixes(self.lm, [self.ids[index] for index in members], length)
+            with capturing_sites(self.lm, sites) as captured:
+                suffixes, rows = run_unpatched(self.lm, suffixes)
+            batch = _Batch(tuple(members), suffixes, start)
+            self._batches.append(batch)
+            logits.update(zip(members, rows))
+            for site in sites:
+                activations[site].update(zip(members, captured[site][:, batch.place(site).position]))
+        return self._in_order(logits), {site: self._in_order(rows) for site, rows in activations.items()}
+
+    def _in_order(self, rows: Mapping[int, Tensor]) -> Tensor:
+        return torch.stack([rows[index] for index in range(len(self))])
 
     def take(self, index: Tensor) -> Self:
         taken = super().take(index)
-        taken._prefixes = self._prefixes.take(index)
+        wanted = index.tolist()
+        taken._batches = []
+        for batch in self._batches:
+            places = [place for place, member in enumerate(wanted) if member in batch.members]
+            if places:
+                rows = torch.tensor([batch.members.index(wanted[place]) for place in places], device=index.device)
+                taken._batches.append(_Batch(tuple(places), batch.suffixes.take(rows), batch.start))
         return taken
 
     def _patched(self, additions: Mapping[Site, Tensor]) -> Tensor:
-        _check_last(additions)
         rows = next(iter(additions.values())).shape[1]
-        flat = {site: value.reshape(len(self) * rows, -1) for site, value in additions.items()}
-        with add_at_sites(self.lm, flat, length=1):
-            return decode_logits(self.lm, self._prefixes, rows)
+        first = min(site.layer for site in additions)
+        logits: dict[int, Tensor] = {}
+        for batch in self._batches:
+            members = list(batch.members)
+            flat = {batch.place(site): value[members].flatten(0, 1) for site, value in additions.items()}
+            with add_at_sites(self.lm, flat, length=batch.suffixes.tokens.shape[1]):
+                logits.update(zip(members, suffix_logits(self.lm, batch.suffixes, rows, first)))
+        return self._in_order(logits)
 
 
-def _check_last(sites: Sequence[Site] | Mapping[Site, Tensor]) -> None:
+def _rerun_length(length: int, sites: Sequence[Site]) -> int:
+    """Tokens from the earliest site on in a prompt of `length` tokens; 1 without sites."""
     for site in sites:
-        if site.position != -1:
-            raise ValueError(f"site {site.name}: cached prompts are patched at position -1 alone; use Prompts")
+        if not -length <= site.position < length:
+            raise ValueError(f"site {site.name}: position {site.position} is outside a prompt of {length} tokens")
+    return max((length - site.position % length for site in sites), default=1)
 
 
 def read_prompts(lm: LanguageModel, ids: Sequence[Sequence[int]], sites: Sequence[Site] = ()) -> Prompts:
-    """`CachedPrompts` where all sites are at the last position, else `Prompts`."""
-    kind = CachedPrompts if all(site.position == -1 for site in sites) else Prompts
-    return kind(lm, ids, sites)
+    """`CachedPrompts`: what patches at `sites` leave as it is, is computed once."""
+    return CachedPrompts(lm, ids, sites)

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from sparse_control.models.sites import Site, add_at_sites, all_sites, capture_sites, site_width
+from sparse_control.models.sites import Site, add_at_sites, capture_sites, site_width
 from sparse_control.protocol.prompts import CachedPrompts, Prompts, read_prompts
 from tests.protocol.pairs import hook_count, plain_logits
-from tests.tiny import CONFIGS, VOCABULARY, prompt, tiny_model
+from tests.tiny import CONFIGS, VOCABULARY, WIDTH, prompt, tiny_model
 
 IDS = [prompt(12).tolist(), prompt(7, 5).tolist(), prompt(12, 9).tolist(), prompt(2, 1).tolist()]
 SITES = (Site("head", 0, 3), Site("mlp", 1), Site("resid", 1), Site("head", 2, 0))
@@ -103,10 +103,67 @@ def test_taking_some_prompts(kind):
     assert len(prompts.take(torch.tensor([], dtype=torch.long))) == 0
 
 
-def test_the_reader_follows_the_sites():
+EARLIER = {
+    "from the end": (Site("head", 0, 3, position=-2), Site("mlp", 1), Site("resid", 1, position=-2)),
+    "from the start": (Site("mlp", 1, position=1), Site("head", 2, 0, position=1)),
+    "both": (Site("head", 1, 1, position=-1), Site("resid", 0, position=0), Site("mlp", 2, position=-2)),
+}
+
+
+@pytest.mark.parametrize("where", EARLIER)
+@pytest.mark.parametrize("name", CONFIGS)
+def test_earlier_positions_run_on_the_prefix_before_them(name, where):
+    lm, sites = tiny_model(name, dtype=torch.float64), EARLIER[where]
+    cached, plain = (kind(lm, IDS, sites) for kind in (CachedPrompts, Prompts))
+    additions = {site: value.double() for site, value in some_additions(lm, 4, 3, sites).items()}
+    assert torch.allclose(cached.logits, plain.logits, atol=1e-6)
+    assert all(torch.allclose(cached.activations[site], plain.activations[site], atol=1e-6) for site in sites)
+    assert torch.allclose(cached.patched_logits(additions), plain.patched_logits(additions), atol=1e-5)
+    index = torch.tensor([3, 0, 1])
+    here = {site: value[index] for site, value in additions.items()}
+    assert torch.allclose(cached.take(index).patched_logits(here), plain.patched_logits(additions)[index], atol=1e-5)
+
+
+def test_a_suffix_longer_than_a_window():
+    """Later tokens of the suffix see fewer cached ones than the first."""
+    lm = tiny_model("mistral")
+    ids, site = [prompt(20).tolist(), prompt(16, 3).tolist()], Site("mlp", 0, position=-8)
+    additions = some_additions(lm, 2, 2, (site,))
+    cached, plain = (kind(lm, ids, (site,)).patched_logits(additions) for kind in (CachedPrompts, Prompts))
+    assert (plain - cached).abs().max() < 1e-4
+
+
+def test_patches_start_at_their_block_from_the_unpatched_states():
     lm = tiny_model()
-    assert type(read_prompts(lm, IDS, all_sites(lm))) is CachedPrompts
-    assert type(read_prompts(lm, IDS[:1], (Site("mlp", 0, position=3),))) is Prompts
+    prompts = read_prompts(lm, IDS, SITES)
+    calls = []
+    handles = [
+        block.mlp.register_forward_hook(lambda *_, layer=layer: calls.append(layer))
+        for layer, block in enumerate(lm.layout.blocks)
+    ]
+    prompts.patched_logits(some_additions(lm, 4, 2, SITES[1:3]))
+    for handle in handles:
+        handle.remove()
+    assert calls == [1, 2]
+    assert not any("forward" in vars(block) for block in lm.layout.blocks)
+
+
+def test_states_that_are_not_kept(monkeypatch):
+    lm = tiny_model()
+    expected = read_prompts(lm, IDS, SITES).patched_logits(some_additions(lm, 4, 2, SITES[1:3]))
+    monkeypatch.setattr("sparse_control.models.suffix.KEPT_BYTES", 0)
+    found = read_prompts(lm, IDS, SITES).patched_logits(some_additions(lm, 4, 2, SITES[1:3]))
+    assert torch.allclose(found, expected, atol=1e-5)
+
+
+def test_a_failing_forward_leaves_the_blocks_as_they_were():
+    lm = tiny_model()
+    prompts = read_prompts(lm, IDS, SITES)
+    handle = lm.layout.blocks[2].register_forward_pre_hook(lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        prompts.patched_logits(some_additions(lm, 4, 2, SITES[1:3]))
+    handle.remove()
+    assert not any("forward" in vars(block) for block in lm.layout.blocks) and hook_count(lm) == 0
 
 
 def test_bad_prompts():
@@ -117,7 +174,8 @@ def test_bad_prompts():
         CachedPrompts(lm, [[1, 2], [3]])
     with pytest.raises(ValueError, match="position 3 is outside a prompt of 2 tokens"):
         Prompts(lm, [[1, 2]], (Site("mlp", 0, position=3),))
-    with pytest.raises(ValueError, match="patched at position -1 alone"):
-        CachedPrompts(lm, [[1, 2]], (Site("mlp", 0, position=0),))
+    for position in (-2, 0):
+        with pytest.raises(ValueError, match="outside the tokens that are run again"):
+            CachedPrompts(lm, [[1, 2]]).patched_logits({Site("mlp", 0, position=position): torch.zeros(1, 1, WIDTH)})
     with pytest.raises(ValueError, match="layer 7 is outside"):
         CachedPrompts(lm, [[1, 2]], (Site("mlp", 7),))
