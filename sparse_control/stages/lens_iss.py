@@ -15,6 +15,7 @@ from sparse_control.errors import InputError
 from sparse_control.iss.benchmark import load_queries
 from sparse_control.jacobian.future_sum import SKIP_FIRST, corpus_future_sum
 from sparse_control.jacobian.lens import Lens, check_place, write_lens
+from sparse_control.jacobian.preflight import check_derivatives
 from sparse_control.models.language_model import LanguageModel
 from sparse_control.settings import Settings
 from sparse_control.stages.calibration import Labels, calibration_queries
@@ -50,6 +51,7 @@ def fit_lens(
     length = windows.input_ids.shape[1]
     if length < skip_first + 2:
         raise InputError(f"skip_first: {skip_first} leaves no positions in windows of {length} tokens; use a smaller one")
+    check_derivatives(lm, windows.input_ids[0], [min(layers) + 1])
     matrices = corpus_future_sum(
         lm, list(windows.input_ids), [layer + 1 for layer in layers], skip_first=skip_first, progress=progress
     )

@@ -1,6 +1,8 @@
 """Jacobian lenses beside the pipeline: fitted, shown and scored through the command line, never as official ISS."""
 
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from sparse_control.jacobian.future_sum import future_sum_jacobian
 from sparse_control.jacobian.lens import RECORDED, read_lens, write_lens
 from sparse_control.models import load_model
 from sparse_control.models.stream import residual_stream
+from sparse_control.project import project_folder
 from sparse_control.stages.calibration import calibration_queries
 from sparse_control.stages.lens_iss import fit_lens, lens_iss
 
@@ -162,3 +165,12 @@ def test_bad_calls_write_nothing(command, tmp_path, monkeypatch, arguments, mess
     code, out, err = command(*arguments)
     assert code == 2 and out == "" and message in err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_command_starts_without_torch():
+    code = (
+        "import sys; from sparse_control.cli import main; code = main(['lens', 'write', '--help']);"
+        "print(sorted({'torch', 'transformers', 'sklearn'} & set(sys.modules)), file=sys.stderr); sys.exit(code)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=project_folder())
+    assert done.returncode == 0 and done.stderr == "[]\n" and "--prompts" in done.stdout
