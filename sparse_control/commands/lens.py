@@ -43,9 +43,12 @@ def lens() -> None:
 @model_option
 @click.option("--prompts", type=click.IntRange(min=1), required=True, metavar="N", help="First N corpus windows.")
 @click.option("--layers", type=Layers(), required=True, help="Layers to fit, such as 6,15,24.")
-@click.option("--skip-first", type=click.IntRange(min=0), default=16, show_default=True, help="First position that counts.")
+@click.option("--skip-first", type=click.IntRange(min=0), default=16, show_default=True, metavar="N",
+              help="First position that counts.")  # fmt: skip
 @click.option("--out", type=click.Path(path_type=Path), required=True, metavar="FILE", help="The lens file.")
-def lens_write(preset: str, model: str | None, prompts: int, layers: tuple[int, ...], skip_first: int, out: Path) -> None:
+def lens_write(
+    preset: str, model: str | None, prompts: int, layers: tuple[int, ...], skip_first: int, out: Path
+) -> None:
     """Fit a lens with exact Jacobians and write it to FILE."""
     from sparse_control.jacobian.lens import check_place
     from sparse_control.settings import load_settings
@@ -140,7 +143,8 @@ def lens_score(
         )
     _print_table([*rows, ("mean", "", *_columns(result), "", "")])
     sweep = [("lam_rel", "Lens-ISS", "Raw-ISS")]
-    _print_table(sweep + [(f"{row['lam_rel']:g}", _cell(row["lens_iss"]), _cell(row["raw_iss"])) for row in result["sweep"]])
+    sweep += [(f"{row['lam_rel']:g}", _cell(row["lens_iss"]), _cell(row["raw_iss"])) for row in result["sweep"]]
+    _print_table(sweep)
 
 
 def _columns(row: dict[str, Any]) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ TOLERANCE = {torch.bfloat16: 5e-2, torch.float16: 1e-2}  # else 1e-4: norms comp
 
 
 def check_derivatives(lm: LanguageModel, input_ids: Sequence[int] | Tensor, layers: Sequence[int]) -> None:
-    """Check on one prompt that derivatives are finite and that forward mode agrees with reverse: `<v, J u> = <J^T v, u>`.
+    """Check on one prompt that derivatives are finite and forward mode agrees with reverse: `<v, J u> = <J^T v, u>`.
 
     Forward mode goes through the blocks as they are, so that a kernel whose backward is wrong or missing fails here, at
     the layer it acts on; where a kernel has no forward mode, that is noted and the rest is checked. A prompt that ends

@@ -50,7 +50,7 @@ def fit_lens(
             raise InputError(f"layers: {layer} is not a lens layer of {lm.name}; use 0..{lm.n_layers - 2}")
     length = windows.input_ids.shape[1]
     if length < skip_first + 2:
-        raise InputError(f"skip_first: {skip_first} leaves no positions in windows of {length} tokens; use a smaller one")
+        raise InputError(f"skip_first: {skip_first} leaves no positions in windows of {length} tokens; take fewer")
     check_derivatives(lm, windows.input_ids[0], [min(layers) + 1])
     matrices = corpus_future_sum(
         lm, list(windows.input_ids), [layer + 1 for layer in layers], skip_first=skip_first, progress=progress
@@ -134,7 +134,8 @@ def lens_iss(
                 table = labels.iss(rows[kind], lam_rel=value, width=lm.width)
                 sweep.setdefault((value, kind), []).append(table.iss.to_numpy())
         means = {name: _mean(values) for name, values in found.items()}
-        per_layer.append({"layer": layer, "state": f"h^{layer + 1}", **means, **{f"lam_rel_{k}": v for k, v in lam_rel.items()}})
+        penalties = {f"lam_rel_{kind}": value for kind, value in lam_rel.items()}
+        per_layer.append({"layer": layer, "state": f"h^{layer + 1}", **means, **penalties})
 
     totals = {name: _mean(np.mean(values, axis=0)) for name, values in columns.items()}
     return {
@@ -149,7 +150,7 @@ def lens_iss(
         **totals,
         "per_layer": per_layer,
         "sweep": [
-            {"lam_rel": value, **{f"{kind}_iss": _mean(np.mean(sweep[value, kind], axis=0)) for kind in ("lens", "raw")}}
+            {"lam_rel": value} | {f"{kind}_iss": _mean(np.mean(sweep[value, kind], axis=0)) for kind in ("lens", "raw")}
             for value in settings.iss.lam_rel_sweep
         ],
     }

@@ -96,7 +96,9 @@ def test_a_fitted_lens_acts_on_block_outputs(tmp_path):
     path = write_lens(tmp_path / "lens.pt", {0: fitted[0], 1: fitted[1]}, n_prompts=1, metadata=METADATA)
     kept = {}
     for layer in (0, 2):
-        lm.layout.blocks[layer].register_forward_hook(lambda _m, _args, output, layer=layer: kept.update({layer: output}))
+        lm.layout.blocks[layer].register_forward_hook(
+            lambda _module, _args, output, layer=layer: kept.update({layer: output})
+        )
     with torch.enable_grad(), first_input_as_leaf(lm):
         lm.model(input_ids=prompt()[None])
     for coordinate in (0, 17):
@@ -220,8 +222,9 @@ def test_only_plain_values_become_metadata(saved):
     wide = [0] * 10
     for _ in range(7):
         wide = [wide] * 10  # 10^8 values in a few bytes
-    given = {"note": "a", "seeds": [1, 2], "tensor": torch.zeros(2), "nan": float("nan"), "endless": endless, "wide": wide}
-    assert read_lens(saved(content(**given))).metadata == {"note": "a", "seeds": [1, 2]}
+    plain = {"note": "a", "seeds": [1, 2]}
+    others = {"tensor": torch.zeros(2), "nan": float("nan"), "endless": endless, "wide": wide}
+    assert read_lens(saved(content(**plain, **others))).metadata == plain
 
 
 def test_cut_and_altered_files_give_clean_errors(saved, tmp_path):

@@ -167,7 +167,8 @@ def test_products_do_not_depend_on_the_models_attention_kernel(name, attention):
     assert lm.model.config._attn_implementation == attention
     expected = full_sequence_jacobian(lm, prompt())[0].double()
     op = corpus_operator(lm, [prompt()], 0)
-    for found, wanted in ((op.matmat(vectors()), expected @ vectors()), (op.rmatmat(vectors()), expected.T @ vectors())):
+    for product, matrix in ((op.matmat, expected), (op.rmatmat, expected.T)):
+        found, wanted = product(vectors()), matrix @ vectors()
         assert torch.isfinite(found).all() and relative(found - wanted, wanted) < 1e-5
     assert lm.model.config._attn_implementation == attention
 
@@ -194,9 +195,14 @@ def test_inference_mode_gives_no_zeros_anywhere():
 def test_no_grad_changes_nothing():
     lm = tiny_model()
     op = corpus_operator(lm, [prompt()], 0)
-    expected = exact_jacobian(lm, prompt()), future_sum_jacobian(lm, prompt()), op.matmat(vectors()), op.rmatmat(vectors())
+
+    def everything():
+        yield from (exact_jacobian(lm, prompt()), future_sum_jacobian(lm, prompt()))
+        yield from (op.matmat(vectors()), op.rmatmat(vectors()))
+
+    expected = list(everything())
     with torch.no_grad():
-        found = exact_jacobian(lm, prompt()), future_sum_jacobian(lm, prompt()), op.matmat(vectors()), op.rmatmat(vectors())
+        found = list(everything())
     for one, other in zip(found, expected):
         assert torch.equal(one, other) and one.abs().max() > 0
 

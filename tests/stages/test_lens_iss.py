@@ -150,7 +150,7 @@ def test_files_without_metadata_say_so(command, tmp_path):
     [
         (["write", "--prompts", "2", "--layers", "0", "--out", "jacobian_iss/lens.pt"], "official results alone"),
         (["write", "--prompts", "2", "--layers", "0", "--out", "."], "is a folder"),
-        (["write", "--prompts", "99", "--layers", "0", "--out", "lens.pt"], "--prompts: 99 asked for, the corpus has 8"),
+        (["write", "--prompts", "99", "--layers", "0", "--out", "lens.pt"], "--prompts: 99 asked for"),
         (["write", "--prompts", "2", "--layers", "7", "--out", "lens.pt"], "layers: 7 is not a lens layer"),
         (["write", "--prompts", "2", "--layers", "0", "--out", "lens.pt"], "skip_first: 16 leaves no positions"),
         (["write", "--prompts", "2", "--layers", "0,x", "--out", "lens.pt"], "'0,x' is not a list of layers"),
