@@ -15,7 +15,7 @@ from transformers import AttentionInterface, DynamicCache
 
 from sparse_control.errors import UnsupportedModel
 from sparse_control.models.batches import group_by_length
-from sparse_control.models.decode import using_attention
+from sparse_control.models.decode import read_cache, using_attention
 from sparse_control.models.language_model import LanguageModel
 from sparse_control.models.stream import capturing_stream, changing_block_input
 
@@ -69,11 +69,9 @@ def read_suffixes(lm: LanguageModel, ids: Sequence[Tensor], length: int) -> Suff
         tokens = torch.stack([before[index] for index in group])
         if tokens.shape[1] == 0:
             continue
-        layers = lm.model.base_model(input_ids=tokens, use_cache=True).cache.layers
-        if len(layers) != lm.n_layers or any(getattr(layer, "keys", None) is None for layer in layers):
-            raise UnsupportedModel(f"{lm.name}: not every layer caches plain keys and values")
+        layers = read_cache(lm, tokens)
         for row, index in enumerate(group):
-            cached[index] = [(layer.keys[row], layer.values[row]) for layer in layers]
+            cached[index] = [(keys[row], values[row]) for keys, values in layers]
     windows = [getattr(layer, "sliding_window", None) for layer in DynamicCache(config=lm.model.config).layers]
     keys, values, bias = [], [], []
     for layer in range(lm.n_layers):
