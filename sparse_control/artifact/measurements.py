@@ -29,6 +29,7 @@ class GateCount(Record):
 
     built: Count  # pairs drawn
     kept: Count  # pairs whose gap reaches the minimum
+    passed_over: Count | None = None  # candidates the tokenizer makes no minimal edit of, tried before
 
     @model_validator(mode="after")
     def _kept_of_built(self) -> "GateCount":

@@ -21,7 +21,7 @@ from sparse_control.protocol.effects import (
 )
 from sparse_control.protocol.gate import kept_pairs
 from sparse_control.protocol.measurement import OffTargetPanel
-from sparse_control.protocol.panels import OFF_TARGET, SPLITS, build_pairs
+from sparse_control.protocol.panels import SPLITS, PanelSources, draw_pairs, off_target_panel
 from sparse_control.protocol.selectors import (
     Selection,
     chosen_sites,
@@ -82,24 +82,26 @@ def candidate_sites(lm: LanguageModel, protocol: ProtocolSettings) -> tuple[Site
     return tuple(site for position in protocol.positions for site in all_sites(lm, protocol.components, position))
 
 
-def seed_context(lm: LanguageModel, protocol: ProtocolSettings, task: str, seed: int) -> SeedContext:
+def seed_context(
+    lm: LanguageModel, protocol: ProtocolSettings, task: str, seed: int, sources: PanelSources = PanelSources()
+) -> SeedContext:
     """Draw the pairs of one seed, read them unpatched at all candidate sites, and gate them.
 
     Raises:
-        InputError: the panel has too few pairs, the tokenizer breaks one, or a position of the settings is outside a
-            prompt, names a place twice, or comes before all differences.
+        InputError: the panel has too few pairs that the tokenizer keeps minimal edits, or a position of the settings is
+            outside a prompt, names a place twice, or comes before all differences.
     """
     sites = candidate_sites(lm, protocol)
     gate: dict[str, Any] = {"minimum_gap": protocol.minimum_gap}
     splits = {}
     for name in SPLITS:
         try:
-            pairs = build_pairs(task, lm, name, getattr(protocol.pairs, name), seed)
+            drawn = draw_pairs(task, lm, name, getattr(protocol.pairs, name), seed, sources)
         except UnsupportedModel as error:
             return SeedContext(None, str(error))
-        split = _read(lm, pairs, sites)
+        split = _read(lm, drawn.pairs, sites)
         kept = kept_pairs(split.y_source, split.y_target, protocol.minimum_gap)
-        gate[name] = {"built": len(pairs), "kept": len(kept)}
+        gate[name] = {"built": len(drawn.pairs), "kept": len(kept), "passed_over": drawn.dropped}
         splits[name] = split.take(kept)
     needed = max(1, protocol.minimum_pairs)
     for name in SPLITS:
@@ -193,11 +195,13 @@ class SharedWork:
     Args:
         lm: the model.
         protocol: the settings.
+        sources: where the prompts come from.
     """
 
-    def __init__(self, lm: LanguageModel, protocol: ProtocolSettings) -> None:
+    def __init__(self, lm: LanguageModel, protocol: ProtocolSettings, sources: PanelSources = PanelSources()) -> None:
         self.lm = lm
         self.protocol = protocol
+        self.sources = sources
         self._contexts: OrderedDict[tuple[str, int], SeedContext] = OrderedDict()
         self._effects: dict[tuple[str, int], Effects] = {}
         self._chosen: dict[tuple[str, int, str], Chosen] = {}
@@ -206,7 +210,8 @@ class SharedWork:
     def off_target(self) -> OffTargetPanel:
         """The prompts of axis 5, read once."""
         try:
-            return OffTargetPanel.read(self.lm, OFF_TARGET, candidate_sites(self.lm, self.protocol))
+            prompts = off_target_panel(sources=self.sources)
+            return OffTargetPanel.read(self.lm, prompts, candidate_sites(self.lm, self.protocol))
         except InputError:
             raise
         except ValueError as error:
@@ -216,7 +221,7 @@ class SharedWork:
         """`seed_context`, kept until the contexts after it take more than `MAXIMUM_BYTES` together."""
         key = (task, seed)
         if key not in self._contexts:
-            self._contexts[key] = seed_context(self.lm, self.protocol, task, seed)
+            self._contexts[key] = seed_context(self.lm, self.protocol, task, seed, self.sources)
             sizes = {key: _tensor_bytes(context.splits) for key, context in self._contexts.items()}
             for old in list(self._contexts)[:-1]:
                 if sum(sizes.values()) <= MAXIMUM_BYTES:

@@ -1,7 +1,7 @@
 """The six-axis records: one per (task, selector, condition, seed), and one file per study (source document, 01-06)."""
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from sparse_control.models.sites import Site
 from sparse_control.protocol.directions import mean_contrast, random_of_equal_norm
 from sparse_control.protocol.intervention import Intervention
 from sparse_control.protocol.measurement import FeedbackPlan, draw_readouts, measure
-from sparse_control.protocol.panels import TASKS
+from sparse_control.protocol.panels import TASKS, PanelSources, panel_source
 from sparse_control.protocol.selectors import Selection
 from sparse_control.protocol.shared import SELECTORS, SharedWork
 from sparse_control.protocol.splits import Split
@@ -41,9 +41,9 @@ def _model(name: str, dtype: str) -> LanguageModel:
 
 
 @lru_cache(maxsize=1)
-def _work(lm: LanguageModel, protocol_json: str) -> SharedWork:
+def _work(lm: LanguageModel, protocol_json: str, sources: PanelSources) -> SharedWork:
     """What the studies of one process share; settings as JSON, to be hashable."""
-    return SharedWork(lm, ProtocolSettings.model_validate_json(protocol_json))
+    return SharedWork(lm, ProtocolSettings.model_validate_json(protocol_json), sources)
 
 
 def feedback_plan(protocol: ProtocolSettings, task: str, fit: Split, slope: float) -> FeedbackPlan:
@@ -194,6 +194,7 @@ class _Study:
     task: str
     selector: str
     condition: str
+    sources: PanelSources
     lm: LanguageModel
     common: dict[str, Any]  # provenance that all seeds have alike
 
@@ -203,6 +204,19 @@ class _Study:
 
     def part(self, seed: int) -> Path:
         return self._below("measurements/.parts", f"{self._name}.{seed}.part")  # no reader takes it for a measurement
+
+    @cached_property
+    def named(self) -> dict[str, Any]:
+        """What every record of the study says, whatever the seed."""
+        panels = {"pairs": panel_source(self.task, self.sources), "off_target": panel_source("off_target", self.sources)}
+        return {
+            "schema": SCHEMA,
+            "model": self.lm.name,
+            "task": self.task,
+            "selector": self.selector,
+            "condition": self.condition,
+            "panels": panels,
+        }
 
     @property
     def _name(self) -> str:
@@ -216,9 +230,8 @@ class _Study:
         if not isinstance(row, dict) or not isinstance(row.get("provenance"), dict):
             return False
         provenance = {key: value for key, value in row["provenance"].items() if key != "record_sha256"}
-        named = {name: row.get(name) for name in ("schema", "task", "selector", "condition")}
         return (
-            named == {"schema": SCHEMA, "task": self.task, "selector": self.selector, "condition": self.condition}
+            self.named.items() <= row.items()
             and provenance == self.common | {"seed": row.get("seed")}
             and row == _sealed(row | {"provenance": provenance})
         )
@@ -240,13 +253,8 @@ class _Study:
         return row if self.is_whole(row) and row["seed"] == seed else None
 
     def measured(self, seed: int) -> dict[str, Any]:
-        work = _work(self.lm, self.settings.protocol.model_dump_json())
-        record = {
-            "schema": SCHEMA,
-            "model": self.lm.name,
-            "task": self.task,
-            "selector": self.selector,
-            "condition": self.condition,
+        work = _work(self.lm, self.settings.protocol.model_dump_json(), self.sources)
+        record = self.named | {
             "seed": seed,
             **measured_sections(work, self.task, self.selector, self.condition, seed),
             "provenance": self.common | {"seed": seed},
@@ -254,7 +262,9 @@ class _Study:
         return _sealed(record)
 
 
-def _study(root: Path, settings: Settings, task: str, selector: str, condition: str) -> _Study:
+def _study(
+    root: Path, settings: Settings, task: str, selector: str, condition: str, sources: PanelSources
+) -> _Study:
     for name, value, known in (("task", task, TASKS), ("selector", selector, SELECTORS), ("condition", condition, CONDITIONS)):
         if value not in known:
             raise InputError(f"{name} must be one of {', '.join(known)}, got {value!r}")
@@ -267,7 +277,7 @@ def _study(root: Path, settings: Settings, task: str, selector: str, condition: 
         "code_sha256": code_sha256(CODE),
         "threads": settings.threads,
     }
-    return _Study(Path(root), settings, task, selector, condition, lm, common)
+    return _Study(Path(root), settings, task, selector, condition, sources, lm, common)
 
 
 def _write_part(study: _Study, seed: int, finished: dict[int, dict[str, Any]]) -> Path:
@@ -277,10 +287,19 @@ def _write_part(study: _Study, seed: int, finished: dict[int, dict[str, Any]]) -
     return path
 
 
-def run_seed(*, root: Path, settings: Settings, task: str, selector: str, condition: str, seed: int) -> Receipt:
+def run_seed(
+    *,
+    root: Path,
+    settings: Settings,
+    task: str,
+    selector: str,
+    condition: str,
+    seed: int,
+    sources: PanelSources = PanelSources(),
+) -> Receipt:
     """One record, into a part file `measurements/.parts/{model}/{task}.{selector}.{condition}.{seed}.part`.
 
-    A whole record of the same model, settings and code is kept, whether it stands in the part or in the assembled
+    A whole record of the same model, settings, sources of prompts and code is kept, whether it stands in the part or in the assembled
     file. What the records of a seed share (pairs, effect columns, selections) is kept in the process for a few seeds, so
     that a run that takes all selectors and conditions of a (task, seed) one after the other is the cheapest. Records
     must not be measured in parallel threads, as their hooks stand on one model.
@@ -288,11 +307,19 @@ def run_seed(*, root: Path, settings: Settings, task: str, selector: str, condit
     Raises:
         InputError: unknown task, selector or condition, or as `load_model`, `build_pairs` and `seed_context`.
     """
-    study = _study(root, settings, task, selector, condition)
+    study = _study(root, settings, task, selector, condition, sources)
     return Receipt.of(study.root, [_write_part(study, seed, study.finished())])
 
 
-def run(*, root: Path, settings: Settings, task: str, selector: str, condition: str) -> Receipt:
+def run(
+    *,
+    root: Path,
+    settings: Settings,
+    task: str,
+    selector: str,
+    condition: str,
+    sources: PanelSources = PanelSources(),
+) -> Receipt:
     """One study: what is missing is measured, then `measurements/{model}/{task}.{selector}.{condition}.jsonl` is written.
 
     Every record is written to its part file as soon as it is measured (`run_seed`), and the parts are removed once the
@@ -302,7 +329,7 @@ def run(*, root: Path, settings: Settings, task: str, selector: str, condition: 
     Raises:
         InputError: as `run_seed`.
     """
-    study = _study(root, settings, task, selector, condition)
+    study = _study(root, settings, task, selector, condition, sources)
     records = study.finished()
     seeds = settings.protocol.seeds_of(task)
     for seed in tqdm([seed for seed in seeds if seed not in records], desc=f"{task} {selector} {condition}", unit="seed"):

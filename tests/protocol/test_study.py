@@ -14,6 +14,7 @@ from sparse_control.models.sites import all_sites
 from sparse_control.protocol import shared, study
 from sparse_control.protocol.gate import kept_pairs
 from sparse_control.protocol.measurement import OffTargetPanel
+from sparse_control.protocol.panels import Draw, PanelSources
 from sparse_control.protocol.prompts import read_prompts
 from sparse_control.protocol.splits import Split
 from sparse_control.settings import load_settings
@@ -39,14 +40,14 @@ def tiny(monkeypatch):
     lm.provenance["weights_sha256"] = "0" * 64
     measured = []
 
-    def pairs(task, _lm, split, n, seed):
-        return make_pairs(n, first=100 * ("fit", "evaluate", "reuse").index(split) % 37 + seed)
+    def pairs(task, _lm, split, n, seed, _sources):
+        return Draw(make_pairs(n, first=100 * ("fit", "evaluate", "reuse").index(split) % 37 + seed), "own", 1)
 
     def off_target(work):
         return OffTargetPanel(("a", "b"), read_prompts(lm, [prompt(8).tolist()] * 2, shared.candidate_sites(lm, work.protocol)))
 
     monkeypatch.setattr(study, "_model", lambda name, dtype: lm)
-    monkeypatch.setattr(shared, "build_pairs", pairs)
+    monkeypatch.setattr(shared, "draw_pairs", pairs)
     monkeypatch.setattr(shared.SharedWork, "off_target", property(off_target))
     inner = study.measured_sections
     monkeypatch.setattr(study, "measured_sections", lambda *args: measured.append(args[1:]) or inner(*args))
@@ -184,7 +185,7 @@ def test_a_broken_or_foreign_part_is_measured_again(tiny, tmp_path):
 def test_selectors_and_conditions_of_a_seed_share_its_work(tiny, tmp_path, monkeypatch):
     calls = []
     inner = shared.seed_context
-    monkeypatch.setattr(shared, "seed_context", lambda *args: calls.append(args[2:]) or inner(*args))
+    monkeypatch.setattr(shared, "seed_context", lambda *args: calls.append(args[2:4]) or inner(*args))
     for selector in ("driver_omp", "random_direction", "coverage_driver"):
         for condition in ("P", "F"):
             run(tmp_path, selector=selector, condition=condition)
@@ -194,11 +195,21 @@ def test_selectors_and_conditions_of_a_seed_share_its_work(tiny, tmp_path, monke
 def test_contexts_beyond_the_memory_allowed_are_read_again(tiny, tmp_path, monkeypatch):
     calls = []
     inner = shared.seed_context
-    monkeypatch.setattr(shared, "seed_context", lambda *args: calls.append(args[2:]) or inner(*args))
+    monkeypatch.setattr(shared, "seed_context", lambda *args: calls.append(args[2:4]) or inner(*args))
     monkeypatch.setattr(shared, "MAXIMUM_BYTES", 0)
     for condition in ("P", "F"):
         run(tmp_path, condition=condition)
     assert calls == [("ioi", 0), ("ioi", 1)] * 2
+
+
+def test_other_sources_of_prompts_are_measured_again_and_named(tiny, tmp_path, monkeypatch):
+    run(tmp_path)
+    (record, _) = read_measurements(tmp_path, path(tmp_path))
+    assert (record.panels.pairs, record.panels.off_target, record.gate.fit.passed_over) == ("own", "own", 1)
+    monkeypatch.setattr(study, "panel_source", lambda name, sources: "mmlu sha256:ab" if name == "off_target" else "own")
+    run(tmp_path)
+    assert len(tiny) == 4
+    assert {r.panels.off_target for r in read_measurements(tmp_path, path(tmp_path))} == {"mmlu sha256:ab"}
 
 
 def test_a_task_may_have_seeds_of_its_own(tiny, tmp_path):
@@ -264,7 +275,8 @@ def test_remeasured_omp_measures_what_it_predicts_from(tiny, tmp_path):
     """R^2 of the path is that of the joint patch on the fitting split, not that of added single effects."""
     run(tmp_path, selector="driver_omp_remeasured", settings=settings(effects="measured", seeds=[0]))
     (record,) = read_measurements(tmp_path, path(tmp_path, "driver_omp_remeasured"))
-    work = study._work(study._model("", ""), settings(effects="measured", seeds=[0]).protocol.model_dump_json())
+    protocol = settings(effects="measured", seeds=[0]).protocol
+    work = study._work(study._model("", ""), protocol.model_dump_json(), PanelSources())
     fit = work.context("ioi", 0).splits["fit"]
     left = fit.gap - work.chosen("ioi", 0, "driver_omp_remeasured").joint
     assert record.selection.path[-1] == pytest.approx(1 - left @ left / (fit.gap @ fit.gap), abs=1e-5)
@@ -284,7 +296,7 @@ def test_a_model_that_cannot_take_the_prompts_is_a_result(tiny, tmp_path, monkey
     def refuse(*_):
         raise UnsupportedModel("the model's tokenizer has no chat template")
 
-    monkeypatch.setattr(shared, "build_pairs", refuse)
+    monkeypatch.setattr(shared, "draw_pairs", refuse)
     run(tmp_path)
     for record in read_measurements(tmp_path, path(tmp_path)):
         assert not record.supported and record.gate is None
