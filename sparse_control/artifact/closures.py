@@ -5,16 +5,19 @@ from typing import Annotated
 
 from pydantic import Field
 
-from sparse_control.artifact.records import Name, Record, RelativePath, Sha256, read_record
+from sparse_control.artifact.records import Record, RelativePath, Sha256, read_record
 from sparse_control.code_hash import closure_hashes
 from sparse_control.errors import InputError
 from sparse_control.files import sha256_json
 
 
+Module = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$")]
+
+
 class CodeClosure(Record):
     """The files that the modules reach by imports."""
 
-    modules: Annotated[list[Name], Field(min_length=1)]
+    modules: Annotated[list[Module], Field(min_length=1)]
     files: dict[RelativePath, Sha256]
 
 

@@ -29,7 +29,7 @@ LAYOUTS: dict[str, Layout] = {
             "On calibration facts; none of these is official. Per layer and estimator the smallest k (k/d) that meets "
             "the criteria of the official estimator, or none, and the errors at one common k: E_F, E_vec, C_vec, the "
             "same with the mean activation taken off (centred), E_ISS, and E_vec over that of plain QB with as many "
-            "power iterations q. SVD is the best matrix of its rank; an output sketch has no action and no such errors. "
+            "power iterations q. SVD is the best matrix of its rank; an output sketch has no action and no errors. "
             "Held-out activations are of prompt types that no probe was shaped by. Plain QB passes where an attempt "
             "of its ladder does."
         ),
