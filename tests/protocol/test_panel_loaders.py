@@ -195,7 +195,7 @@ def safe_draw(tokenizer, split, sources):
     try:
         return draw_pairs("refusal", tokenizer, split, 24, 0, sources).pairs
     except InputError as error:
-        assert "split " + split + " has 0 pairs (xstest sha256:" in str(error)
+        assert "has 0 pairs (xstest sha256:" in str(error) or "breaks all" in str(error)
         return ()
 
 

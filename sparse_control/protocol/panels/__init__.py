@@ -109,12 +109,12 @@ def draw_pairs(
         task: a key of `TASKS`.
         encoder: a `LanguageModel` or tokenizer.
         split: `fit`, `evaluate` or `reuse`.
-        n: number of pairs; XSTest may have fewer.
+        n: number of pairs; there are fewer where the tokenizer breaks too many, and with XSTest.
         seed: the draw uses the stream (seed, task, split, "pairs").
         sources: files that stand in for the project's own texts.
 
     Raises:
-        InputError: unknown task or split, more pairs than the panel has with this tokenizer, or a bad file.
+        InputError: unknown task or split, more pairs than the panel has, none that the tokenizer keeps, or a bad file.
         UnsupportedModel: Refusal, and the model has no chat template that takes a system prompt.
     """
     panel = _panel(task)

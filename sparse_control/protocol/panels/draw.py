@@ -18,7 +18,7 @@ class Plan:
         candidates: words, questions or prompts in the order in which they are tried, each at most once.
         drafts: (pairs so far, candidate) -> drafts of that candidate, of which the first that keeps its token length is
             taken. Templates, orders and orientations are balanced over the places.
-        fewer: whether the split may end with less than n pairs, as files of prompts have as many as they have.
+        fewer: whether there may be less than n candidates, as files of prompts have as many as they have.
         passed_over: material that is in no candidate, as nothing in its file makes a minimal edit of it.
     """
 
@@ -44,10 +44,10 @@ class Draw:
 
 
 def draw(encoder: Any, task: str, split: str, n: int, plan: Plan, source: str) -> Draw:
-    """Fill a plan.
+    """Fill a plan; there are fewer than n pairs where the tokenizer breaks so many candidates.
 
     Raises:
-        InputError: too few candidates keep their token length; gives the first reason.
+        InputError: too few candidates, whatever the tokenizer, or none that it keeps; gives the first reason.
         UnsupportedModel: the panel asks for a chat template the model does not have.
     """
     pairs: list[Pair] = []
@@ -60,9 +60,11 @@ def draw(encoder: Any, task: str, split: str, n: int, plan: Plan, source: str) -
             pairs.append(built)
         else:
             reasons.append(built)
-    if len(pairs) < n and not (plan.fewer and pairs):
-        why = f"; the tokenizer breaks {len(reasons)}, first: {reasons[0]}" if reasons else ""
-        raise InputError(f"{task}: split {split} has {len(pairs)} pairs ({source}), {n} were asked for{why}")
+    tried = len(pairs) + len(reasons)
+    if tried < n and not (plan.fewer and tried):
+        raise InputError(f"{task}: split {split} has {tried} pairs ({source}), {n} were asked for")
+    if not pairs:
+        raise InputError(f"{task}: split {split}: the tokenizer breaks all {tried} pairs ({source}), first: {reasons[0]}")
     check_pairs(pairs)
     return Draw(tuple(pairs), source, len(reasons) + plan.passed_over)
 

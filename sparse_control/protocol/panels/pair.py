@@ -155,6 +155,8 @@ def _side(encoder: Any, draft: Draft, side: int) -> _Text:
     if draft.system is None:
         return _Text(prompt, tuple(spans))
     text = chat_text(_tokenizer(encoder), prompt, draft.system)
+    if text.count(prompt) != 1:
+        raise InputError(f"pair {draft.id}: the chat template holds the prompt {text.count(prompt)} times, not once")
     shift = text.index(prompt)
     return _Text(text, tuple((start + shift, end + shift) for start, end in spans))
 
