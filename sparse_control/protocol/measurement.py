@@ -253,19 +253,38 @@ def wrong_way(split: Split, patched: np.ndarray) -> list[float]:
     return (progress < 0).mean(axis=0).tolist()
 
 
-def draw_readouts(split: Split, intervention: Intervention) -> dict[str, Any]:
-    """One draw of a random control, short: the readouts of reachability and reversal on the evaluation pairs."""
-    parts = ((split.source, split.y_source, 1.0), (split.target, split.y_target, -1.0))
-    patched, reversed_ = (
-        dose_readouts(prompts, split.pairs, intervention, [dose], split.contrasts, unpatched)[:, 0].tolist()
-        for prompts, unpatched, dose in parts
-    )
-    return {
-        "support": [site.name for site in intervention.support],
-        "strengths": list(intervention.strengths),
-        "patched": patched,
-        "reversed": reversed_,
-    }
+def draw_readouts(draws: Sequence[tuple[Intervention, Split]]) -> list[dict[str, Any]]:
+    """Draws of a random control, short: the readouts of reachability and reversal on the evaluation pairs.
+
+    Args:
+        draws: R interventions, each with the evaluation split whose contrasts it uses; the pairs are those of all.
+
+    Returns:
+        per draw `support`, `strengths`, `patched` and `reversed` as in a measurement record.
+    """
+    if not draws:
+        return []
+    split = draws[0][1]
+    sides = []
+    for prompts, unpatched, dose in ((split.source, split.y_source, 1.0), (split.target, split.y_target, -1.0)):
+        rows = [chosen.additions([dose], own.contrasts, len(split)) for chosen, own in draws]
+        together = {}
+        for site in dict.fromkeys(site for row in rows for site in row):
+            like = next(row[site] for row in rows if site in row)  # (N, 1, width)
+            together[site] = torch.cat([row.get(site, torch.zeros_like(like)) for row in rows], dim=1)
+        if together:
+            sides.append(margins(prompts.patched_logits(together), split.pairs))  # (N, R)
+        else:
+            sides.append(np.repeat(unpatched[:, None], len(draws), axis=1))
+    return [
+        {
+            "support": [site.name for site in chosen.support],
+            "strengths": list(chosen.strengths),
+            "patched": sides[0][:, row].tolist(),
+            "reversed": sides[1][:, row].tolist(),
+        }
+        for row, (chosen, _) in enumerate(draws)
+    ]
 
 
 def _mean_norm(vectors: Tensor) -> float:

@@ -164,7 +164,7 @@ def measured_sections(work: SharedWork, task: str, selector: str, condition: str
             "patched": axes["evaluate"]["patched"][protocol.doses.index(1.0)],
             "reversed": axes["reversal"]["reversed"],
         }
-        sections["draws"] = [own, *(draw_readouts(draw.evaluate, draw.intervention) for draw in applied[1:])]
+        sections["draws"] = [own, *draw_readouts([(draw.intervention, draw.evaluate) for draw in applied[1:]])]
     return {"supported": True} | head | {name: sections[name] for name in SECTIONS}
 
 

@@ -15,7 +15,7 @@ from sparse_control.models.stream import unwrap
 from sparse_control.protocol import Intervention, measure, patched
 from sparse_control.protocol.effects import measured_effects
 from sparse_control.protocol.intervention import check_places
-from sparse_control.protocol.measurement import FeedbackPlan, OffTargetPanel
+from sparse_control.protocol.measurement import FeedbackPlan, OffTargetPanel, draw_readouts
 from sparse_control.protocol.panels.pair import Pair
 from sparse_control.protocol.prompts import read_prompts
 from sparse_control.protocol.splits import Split, margins
@@ -156,6 +156,26 @@ def test_effects_beside_a_support_are_measured_from_there(lm):
             more[site] = more.get(site, 0.0) + 1.0
             with patched(lm, Intervention(tuple(more), tuple(more.values())), pair=pair):
                 assert columns[row, column] == pytest.approx(plain_margin(lm, pair) - base, abs=1e-4)
+
+
+def test_draws_together_are_the_draws_one_by_one(lm):
+    """Draws of other sites, and of the same sites with directions of their own."""
+    split = Split.read(lm, UNEQUAL, all_sites(lm, ("head", "mlp")))
+    supports = ((Site("head", 0, 1), Site("mlp", 2)), (Site("mlp", 2),), (Site("head", 1, 0), Site("head", 1, 3)))
+    other = split.with_contrasts({supports[1][0]: -2.0 * split.contrasts[supports[1][0]]})
+    draws = [
+        (Intervention(supports[0], (1.0, -0.5)), split),
+        (Intervention(supports[1], (0.7,)), other),
+        (Intervention(supports[2], (1.0, 2.0), drawn(lm, supports[2])), split),
+    ]
+    for found, (chosen, own) in zip(draw_readouts(draws), draws, strict=True):
+        alone = measure(lm, chosen, own)
+        nominal = alone["evaluate"]["patched"][alone["evaluate"]["doses"].index(1.0)]
+        assert found["patched"] == pytest.approx(nominal, abs=1e-4)
+        assert found["reversed"] == pytest.approx(alone["reversal"]["reversed"], abs=1e-4)
+        assert found["support"] == [site.name for site in chosen.support]
+    nothing = draw_readouts([(Intervention((), ()), split)] * 2)
+    assert nothing[1]["patched"] == split.y_source.tolist() and draw_readouts([]) == []
 
 
 # --- mistakes: one line each, and no hook left ------------------------------------------------------------------------
