@@ -31,6 +31,7 @@ def output_lock(root: Path, *, wait: bool = False) -> Iterator[None]:
     except OSError as error:
         raise InputError(f"root {root}: cannot be written ({error.strerror or error}); choose another --root") from error
     try:
+        remove_unfinished(root, deep=False)
         for folder in MEASURED:
             remove_unfinished(root / folder)
         yield

@@ -23,6 +23,7 @@ BENCHMARK = ("benchmark_*", "calibration_*")
 STATES = "jacobian_iss/transported_states/*/calibration.safetensors"
 REFERENCES = "jacobian_iss/full_reference/*/*"
 CHOSEN = (
+    STATES,
     "jacobian_iss/low_rank_factors/**/*",
     "jacobian_iss/validation/small_model_full_comparison.json",
     "jacobian_iss/validation/per_model_action_validation.jsonl",
@@ -31,7 +32,7 @@ CHOSEN = (
     "jacobian_iss/validation/seed_stability.jsonl",
     "jacobian_iss/validation/whitening.json",
 )
-FROZEN = ("jacobian_iss/low_rank_factors/**/*", "jacobian_iss/configs/*", "jacobian_iss/freeze_manifest.json")
+FROZEN = (STATES, "jacobian_iss/low_rank_factors/**/*", "jacobian_iss/configs/*", "jacobian_iss/freeze_manifest.json")
 
 
 @dataclass(frozen=True)

@@ -74,13 +74,18 @@ def write_bytes(path: Path, data: bytes) -> None:
         raise
 
 
-def remove_unfinished(folder: Path) -> list[Path]:
-    """Remove what a killed process left of files it was writing below `folder`; nobody may be writing there.
+def remove_unfinished(folder: Path, *, deep: bool = True) -> list[Path]:
+    """Remove what a killed process left of files it was writing in `folder`; nobody may be writing there.
+
+    Args:
+        folder: need not exist.
+        deep: in the folders below it, too.
 
     Returns:
         the removed paths, in order.
     """
-    unfinished = sorted(path for path in Path(folder).rglob(f".*{TEMPORARY}") if path.is_file())
+    found = Path(folder).rglob(f".*{TEMPORARY}") if deep else Path(folder).glob(f".*{TEMPORARY}")
+    unfinished = sorted(path for path in found if path.is_file())
     for path in unfinished:
         path.unlink(missing_ok=True)
     return unfinished

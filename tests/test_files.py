@@ -101,6 +101,7 @@ def test_what_a_killed_process_left_is_removed_and_nothing_else(tmp_path):
     (tmp_path / "deep").mkdir()
     for name in ("deep/.a.json.x1.part", "deep/a.json", ".hidden", "b.part"):
         (tmp_path / name).write_text("")
+    assert remove_unfinished(tmp_path, deep=False) == []
     assert remove_unfinished(tmp_path) == [tmp_path / "deep/.a.json.x1.part"]
     assert sorted(path.name for path in tmp_path.rglob("*")) == [".hidden", "a.json", "b.part", "deep"]
     assert remove_unfinished(tmp_path / "none") == []

@@ -15,6 +15,16 @@ from sparse_control.stages.tree import Tree, save_stages_closure, stages_code_sh
 
 SCHEMA = "freeze/1"
 FACTOR_FILES = ("Q.pt", "B.pt", "metadata.json")
+SHAPE = {
+    "model": str,
+    "settings": dict,
+    "corpus_sha256": str,
+    "calibration_states_sha256": str,
+    "layers": dict,
+    "lam_rel": dict,
+    "code_sha256": str,
+    "files": dict,
+}
 VALIDATION_FILES = (
     "per_model_action_validation.jsonl",
     "rank_convergence.jsonl",
@@ -99,6 +109,7 @@ def load_manifest(tree: Tree, accept_code: str | None = None) -> dict[str, Any]:
     manifest = read_json(tree.manifest)
     if not isinstance(manifest, dict) or manifest.get("schema") != SCHEMA:
         raise InputError(f"{tree.manifest}: schema: expected {SCHEMA!r}; run stage C again (run official-iss)")
+    _check_shape(tree.manifest, manifest)
     for name, recorded in manifest["files"].items():
         path = tree.base / name
         if not path.is_file():
@@ -112,3 +123,33 @@ def load_manifest(tree: Tree, accept_code: str | None = None) -> dict[str, Any]:
             "or say why the change does not matter (--accept-code REASON)"
         )
     return manifest
+
+
+def _check_shape(path: Path, manifest: dict[str, Any]) -> None:
+    """
+    Raises:
+        InputError: a key that stage D reads is missing or of another kind, or a path leaves the output tree.
+    """
+
+    def expect(good: bool, field: str, what: str) -> None:
+        if not good:
+            raise InputError(f"{path}: {field}: expected {what}; run stage C again (run official-iss)")
+
+    for field, kind in SHAPE.items():
+        expect(isinstance(manifest.get(field), kind), field, f"a {kind.__name__}")
+    for name, recorded in manifest["files"].items():
+        inside = name.isprintable() and not name.startswith("/") and ".." not in name.replace("\\", "/").split("/")
+        expect(inside and isinstance(recorded, str), "files", "hashes by paths below the output tree")
+    iss = manifest["settings"].get("iss")
+    window = iss.get("layers") if isinstance(iss, dict) else None
+    expect(isinstance(window, list) and set(map(str, window)) == set(manifest["layers"]), "layers", "those of the settings")
+    for layer, entry in manifest["layers"].items():
+        expect(isinstance(entry, dict) and entry.get("status") in ("validated", "unresolved"), f"layers.{layer}", "a status")
+        if entry["status"] == "validated":
+            seeds = entry.get("seeds")
+            good = isinstance(seeds, list) and seeds and all(type(seed) is int and seed >= 0 for seed in seeds)
+            expect(bool(good), f"layers.{layer}.seeds", "the reported sketch seeds")
+        penalties = manifest["lam_rel"].get(layer)
+        for kind in ("iss", "raw"):
+            value = penalties.get(kind) if isinstance(penalties, dict) else None
+            expect(type(value) in (int, float) and value >= 0, f"lam_rel.{layer}.{kind}", "a penalty")

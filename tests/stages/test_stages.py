@@ -17,6 +17,7 @@ from sparse_control.models import load_model
 from sparse_control.settings import Settings
 from sparse_control.stages import a_reference, b_validate, c_freeze, d_official, inputs
 from sparse_control.stages.states import load_tensors
+from sparse_control.stages.tree import Tree
 
 STAGES_A_TO_C = (a_reference, b_validate, c_freeze)
 
@@ -366,3 +367,24 @@ def test_all_layers_have_references_where_asked_for(tmp_path, small_settings, sm
     rows = read_json(base / "validation/small_model_full_comparison.json")["rows"]
     assert {row["power_iterations"] for row in rows if row["layer"] == 1} == {0}, "outside the window plain estimators"
     assert {row["power_iterations"] for row in rows if row["layer"] == 0} == {0, 1}
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda content: content.pop("files"), "files: expected a dict"),
+        (lambda content: content.__setitem__("layers", []), "layers: expected a dict"),
+        (lambda content: content["layers"].pop("0"), "layers: expected those of the settings"),
+        (lambda content: content["files"].__setitem__("../../secret", "0" * 64), "files: expected hashes by paths below"),
+        (lambda content: content["files"].__setitem__("/etc/passwd", "0" * 64), "files: expected hashes by paths below"),
+        (lambda content: content["layers"]["0"].__setitem__("status", "fine"), "layers.0: expected a status"),
+        (lambda content: content["lam_rel"]["0"].__setitem__("raw", "1"), "lam_rel.0.raw: expected a penalty"),
+    ],
+)
+def test_a_freeze_manifest_of_another_shape_is_refused(root, damage, message):
+    tree = Tree(root, "small")
+    content = read_json(tree.manifest)
+    damage(content)
+    write_json(tree.manifest, content)
+    with pytest.raises(InputError, match=message):
+        c_freeze.load_manifest(tree)
