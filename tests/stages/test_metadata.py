@@ -1,0 +1,35 @@
+"""What reference and factors say of themselves, beyond the keys that the source document asks for."""
+
+import pytest
+
+from sparse_control.corpus import load_corpus
+from sparse_control.files import read_json
+from sparse_control.models import load_model
+from sparse_control.stages import a_reference, b_validate
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory, small_settings, small_corpus):
+    """jacobian_iss/ after stages A and B."""
+    root = tmp_path_factory.mktemp("metadata")
+    for stage in (a_reference, b_validate):
+        stage.run(corpus=small_corpus, root=root, settings=small_settings)
+    return root / "jacobian_iss"
+
+
+def test_which_map_it_is_and_of_what(base, small_settings, small_corpus):
+    """Target, norm, positions, dtype, BOS, weights, tokenizer, corpus and library versions."""
+    lm, windows = load_model(small_settings.model), load_corpus(small_corpus)
+    paths = sorted(base.glob("low_rank_factors/small/*/metadata.json"))
+    assert paths, "the settings must leave a validated layer"
+    reference = read_json(base / "full_reference/small/metadata.json")
+    for content, model in [(read_json(path), None) for path in paths] + [(reference, reference["model"])]:
+        model = content if model is None else model
+        assert content["target_layer"] == lm.n_layers and content["position"] == "final"
+        assert content["norm"] == "before the final norm"
+        assert content["calibration_sequence_length"] == windows.input_ids.shape[1]
+        assert content["corpus_sha256"] == windows.sha256 and content["null"] == "none"
+        for name in ("dtype", "bos", "weights_sha256", "tokenizer_sha256", "versions"):
+            assert model[name] == lm.provenance[name]
+        assert {"torch", "transformers"} <= set(model["versions"])
+    assert {read_json(path)["probe"] for path in paths} == {small_settings.estimator.probe}
