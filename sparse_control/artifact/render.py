@@ -29,6 +29,8 @@ _TEX = {
     "—": "---", "–": "--", "−": r"\ensuremath{-}", "±": r"\ensuremath{\pm}", "≤": r"\ensuremath{\le}",
     "≥": r"\ensuremath{\ge}", "×": r"\ensuremath{\times}", "ρ": r"\ensuremath{\rho}", "λ": r"\ensuremath{\lambda}",
     "Δ": r"\ensuremath{\Delta}", "Σ": r"\ensuremath{\Sigma}",
+    "α": r"\ensuremath{\alpha}", "β": r"\ensuremath{\beta}", "γ": r"\ensuremath{\gamma}",
+    "ε": r"\ensuremath{\varepsilon}", "ℓ": r"\ensuremath{\ell}", "→": r"\ensuremath{\to}",
 }  # fmt: skip
 
 
