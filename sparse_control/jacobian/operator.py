@@ -147,7 +147,7 @@ class CorpusOperators:
     def prompt_products(self, product: Product, blocks: Mapping[int, Tensor]) -> Iterator[dict[int, Tensor]]:
         """Products of each prompt's own Jacobians, one prompt after another: {l: (d, m)} -> {l: (m, d)}."""
         check_exact_mode(self.lm)
-        rows = {layer: block.T.to(self.lm.device, self.lm.model.dtype) for layer, block in blocks.items()}  # (m, d)
+        rows = {layer: block.T.to(self.lm.device, self.lm.model.dtype).contiguous() for layer, block in blocks.items()}
         for step in self._steps():
             yield {layer: products.cpu() for layer, products in product(step, rows).items()}
 
