@@ -61,12 +61,13 @@ def _frozen(root: Path, name: str, expected: str) -> tuple[Status, str]:
 
 
 def unhashed_checks(root: Path, place: str, freeze: FreezeManifest | None) -> Iterator[Check]:
-    """Binaries that nothing vouches for: an error among official factors, elsewhere a remark that names them."""
+    """Binaries that nothing vouches for: an error among frozen factors, elsewhere a remark that names them."""
     frozen = {f"jacobian_iss/{name}" for name in (freeze.files if freeze else {})}
     listed, _ = attempt(manifest.NAME, lambda: manifest.read_manifest(root))
     known = frozen | set(listed.binaries if listed else {})
     unknown = [name for name in manifest.binary_files(root) if name not in known]
-    official = [name for name in manifest.binary_files(root) if name.startswith("jacobian_iss/low_rank_factors/")]
+    factors = [name for name in manifest.binary_files(root) if name.startswith("jacobian_iss/low_rank_factors/")]
+    official = factors if freeze else []  # before a freeze factors are what they are in any other folder
     for name in official:
         if name not in frozen:
             yield Check(f"frozen {place}{name}", "FAIL", f"{name} is not listed in freeze_manifest.json; remove it")

@@ -1,0 +1,73 @@
+"""What the stages really write is read, tabled and verified: the official root, its alternatives, both nulls, a copy."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from sparse_control.artifact import manifest
+from sparse_control.artifact.provenance import provenance_lines
+from sparse_control.artifact.render import reproduce
+from sparse_control.artifact.tables import OF_A_ROOT, TABLES, all_tables, read_records
+from sparse_control.artifact.verify import verify
+from sparse_control.project import project_folder
+from sparse_control.stages import a_reference, alternatives, b_validate, c_freeze, d_official
+
+NULLS = ("shuffled_tokens", "redrawn_weights")
+
+
+def measure(root, corpus, settings, *stages):
+    for stage in stages:
+        receipt = stage.run(corpus=corpus, root=root, settings=settings)
+        manifest.write_manifest(root, [name for name, _ in receipt.files])
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory, small_corpus, small_settings):
+    root = tmp_path_factory.mktemp("measured")
+    measure(root, small_corpus, small_settings, a_reference, b_validate, c_freeze, d_official, alternatives)
+    for name in NULLS:
+        null = small_settings.as_null(name)
+        measure(root / "nulls" / name, small_corpus, null, a_reference, b_validate, c_freeze, d_official)
+    measure(root / "experiment_b", small_corpus, small_settings, a_reference, b_validate)
+    reproduce(root)
+    return root
+
+
+def test_a_measured_root_passes(measured):
+    checks = verify(measured, project_folder())
+    assert [str(check) for check in checks if check.status in ("FAIL", "warn")] == []
+    names = {check.name for check in checks}
+    assert "jacobian_iss decisions follow the rules" in names and len(names) > 150
+    assert not any(check.name.startswith("binaries") for check in checks)  # every binary is listed and hashed
+
+
+def test_every_table_of_iss_has_rows(measured):
+    frames = all_tables(read_records(measured, project_folder()))
+    six_axis = {name for name in TABLES if name not in OF_A_ROOT} - {"nulls", "rank_transfer", "findings", "setup"}
+    assert [name for name in TABLES if name not in six_axis and not len(frames[name])] == []
+    for name in NULLS:
+        assert len(frames[f"nulls/{name}/official_iss"]) == 4
+    assert "experiment_b/ladder" in frames and "experiment_b/official_iss" not in frames
+
+
+def test_every_file_says_where_it_comes_from(measured):
+    for place in ("", *(f"{name}/" for name in manifest.SUB_ROOTS)):
+        root = measured / place
+        names = [*manifest.measured_files(root), *manifest.binary_files(root), *manifest.table_files(root)]
+        names += [path.relative_to(root).as_posix() for path in (root / "code").glob("*.json")]
+        assert names
+        for name in names:
+            lines = provenance_lines(Path(place + name), measured)
+            assert len(lines) > 2, name
+    text = "\n".join(provenance_lines(Path("paper/tables/official_iss.csv"), measured))
+    assert "as it stands here" in text and "CHANGED" not in text and "weights sha256: " in text
+
+
+def test_other_thresholds_than_the_frozen_ones_are_noticed(measured, tmp_path):
+    root = Path(shutil.copytree(measured, tmp_path / "root"))
+    path = root / "jacobian_iss" / "validation" / "per_model_action_validation.jsonl"
+    path.write_text(path.read_text().replace('"passed": true', '"passed": false').replace('"chosen": true', '"chosen": false'))
+    found = [check.name for check in verify(root, project_folder()) if check.status == "FAIL"]
+    assert any(name.startswith("rule jacobian_iss/validation/per_model") for name in found)
+    assert any(name.startswith("rule jacobian_iss/freeze_manifest.json") for name in found)
