@@ -32,7 +32,7 @@ TEMPLATES = {
         "On Sunday {first} and {second} baked bread, and {again} served a slice to",
         "During the lesson {first} and {second} drew maps, and {again} returned the pencil to",
         "Outside the theatre {first} and {second} waited in line, and {again} offered an umbrella to",
-        "Two days ago {first} and {second} moved house, and {again} carried the boxes for",
+        "Two days ago {first} and {second} went camping, and {again} lent a tent to",
     ),
     "reuse": (
         "At the party {first} and {second} exchanged presents, and {again} gave a necklace to",

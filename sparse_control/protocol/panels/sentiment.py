@@ -20,7 +20,7 @@ TEMPLATES = {
         "My sister called the lecture {one} and the speaker {two}. Her feedback was",
     ),
     "evaluate": (
-        "The game was {one} and its story was {two}. All things considered, the verdict was",
+        "The game was {one} and its story was {two}. The tone of the critic was",
         "Our guide was {one}, and the whole tour felt {two}. The rating we left was",
         "His new album sounds {one} and its lyrics are {two}. The sentiment of this post is",
         "The actors were {one} and the script was {two}. My impression of the play was",
