@@ -4,15 +4,20 @@ from importlib import import_module
 from typing import Any
 
 _HOMES = {
+    "FeedbackPlan": "sparse_control.protocol.measurement",
     "Site": "sparse_control.models.sites",
     "Intervention": "sparse_control.protocol.intervention",
     "Pair": "sparse_control.protocol.panels.pair",
     "Selection": "sparse_control.protocol.selectors",
+    "chosen_sites": "sparse_control.protocol.selectors",
     "coverage_driver": "sparse_control.protocol.selectors",
     "driver_omp": "sparse_control.protocol.selectors",
+    "driver_omp_remeasured": "sparse_control.protocol.selectors",
     "generate": "sparse_control.protocol.generation",
     "measure": "sparse_control.protocol.measurement",
     "patched": "sparse_control.protocol.intervention",
+    "random_supports": "sparse_control.protocol.selectors",
+    "top_k": "sparse_control.protocol.selectors",
 }
 
 __all__ = list(_HOMES)

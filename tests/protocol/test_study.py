@@ -154,6 +154,30 @@ def test_an_interrupted_run_keeps_its_finished_seeds(tiny, tmp_path, monkeypatch
     assert path(tmp_path).read_bytes() == path(tmp_path / "at_once").read_bytes()
 
 
+@pytest.mark.parametrize("name", ["write_json", "write_json_lines"])
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_killed_around_any_write_it_goes_on_with_what_was_written(tiny, tmp_path, monkeypatch, name, after):
+    inner = getattr(study, name)
+    broken = []
+
+    def breaking(*args):
+        if after or broken:
+            inner(*args)
+        if not broken:
+            broken.append(args)
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(study, name, breaking)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path)
+    run(tmp_path)
+    assert len(tiny) == (3 if name == "write_json" and not after else 2), "at most the record in hand is lost"
+    assert not (tmp_path / "measurements/.parts").exists()
+    study._work.cache_clear()
+    run(tmp_path / "at_once")
+    assert path(tmp_path).read_bytes() == path(tmp_path / "at_once").read_bytes()
+
+
 def test_one_record_at_a_time_in_any_order_gives_the_same_file(tiny, tmp_path):
     for seed in (1, 0):
         arguments = {"task": "ioi", "selector": "driver_omp", "condition": "P", "settings": settings(), "seed": seed}
