@@ -1,42 +1,25 @@
 """Exact all-layer Jacobian against the full-sequence VJP loop and against the machine's own matrix rate.
 
-    python benchmarks/exact.py [--tokens 128] [--peer-batches 2] [--repeats 3] [--threads 2] [--out FILE]
+    python -m benchmarks.exact [--model NAME] [--tokens 128] [--peer-batches 2] [--repeats 3] [--threads 1] [--out FILE]
 
 The peer pulls 16 cotangents at a time back through a full forward of the same prompt, as public Jacobian-lens fitting
 does; a few of its batches are timed and scaled to all of them. Both give the same Jacobian, which is checked.
-The last line is the ratio peer / ours.
+`share_of_matrix_rate` counts 2 d P flops, what pulling d cotangents through the weights takes; the sweep does with
+fewer, as it merges the matrices of an MLP. The last line is the ratio peer / ours.
 """
 
-import time
 from pathlib import Path
 
 import click
 import torch
 
-from sparse_control.files import write_json
+from benchmarks.common import block_parameters, counted_flops, matrix_rate, prompts, report, timed
 from sparse_control.jacobian import exact_jacobian
 from sparse_control.models import LanguageModel, load_model
+from sparse_control.models.decode import DecodeStep
 from sparse_control.models.stream import first_input_as_leaf, full_stream
 
 PEER_BATCH = 16
-TEXT = "The lighthouse keeper wrote in the log that the storm had passed by morning and the boats were safe. "
-
-
-def timed(function, repeats: int) -> tuple[float, object]:
-    """Best wall time of some repeats, in seconds, and the last result."""
-    best, result = float("inf"), None
-    for _ in range(repeats):
-        start = time.perf_counter()
-        result = function()
-        best = min(best, time.perf_counter() - start)
-    return best, result
-
-
-def matrix_rate(size: int = 2048) -> float:
-    """Flops per second of a float32 matrix product."""
-    left = torch.randn(size, size)
-    seconds, _ = timed(lambda: left @ left, repeats=5)
-    return 2 * size**3 / seconds
 
 
 def peer_rows(lm: LanguageModel, ids: torch.Tensor, batches: int) -> torch.Tensor:
@@ -59,38 +42,41 @@ def peer_rows(lm: LanguageModel, ids: torch.Tensor, batches: int) -> torch.Tenso
 @click.option("--tokens", default=128, show_default=True)
 @click.option("--peer-batches", default=2, show_default=True)
 @click.option("--repeats", default=3, show_default=True)
-@click.option("--threads", default=2, show_default=True)
-@click.option("--out", type=click.Path(path_type=Path), default=Path("benchmarks/results/exact.json"), show_default=True)
-def main(model: str, tokens: int, peer_batches: int, repeats: int, threads: int, out: Path) -> None:
+@click.option("--threads", default=1, show_default=True)
+@click.option("--out", type=click.Path(path_type=Path), default=None, help="Default: benchmarks/results/exact.json.")
+def main(model: str, tokens: int, peer_batches: int, repeats: int, threads: int, out: Path | None) -> None:
     """Time both ways in one run."""
     torch.set_num_threads(threads)
     lm = load_model(model)
-    ids = lm.encode(TEXT * (tokens // 10))[:tokens]
+    (ids,) = prompts(lm, 1, tokens)
     exact_jacobian(lm, ids)  # warm
     seconds, jacobian = timed(lambda: exact_jacobian(lm, ids), repeats)
-    start = time.perf_counter()
-    rows = peer_rows(lm, ids, peer_batches)
-    peer = (time.perf_counter() - start) * lm.width / (peer_batches * PEER_BATCH)
+    prefix_seconds, step = timed(lambda: DecodeStep(lm, ids), repeats)
+    stream_seconds, _ = timed(lambda: step.stream(rows=lm.width), repeats)
+    peer_seconds, rows = timed(lambda: peer_rows(lm, ids, peer_batches))
+    peer_seconds *= lm.width / (peer_batches * PEER_BATCH)
     ours = jacobian[:, : rows.shape[1]]
-    difference = max(float((a - b).norm() / b.norm()) for a, b in zip(ours, rows))
-    parameters = sum(p.numel() for block in lm.layout.blocks for p in block.parameters())
+    done = counted_flops(lambda: exact_jacobian(lm, ids))
     rate = matrix_rate()
-    share = 2 * lm.width * parameters / seconds / rate
+    swept = 2 * lm.width * block_parameters(lm)
     result = {
         "model": lm.name,
         "tokens": len(ids),
-        "threads": threads,
         "seconds": seconds,
-        "peer_seconds": peer,
+        "seconds_prefix": prefix_seconds,
+        "seconds_forward_and_merged_mlps": stream_seconds,
+        "seconds_sweep": seconds - prefix_seconds - stream_seconds,
+        "peer_seconds": peer_seconds,
         "peer_rows_timed": peer_batches * PEER_BATCH,
-        "largest_relative_difference": difference,
+        "largest_relative_difference": max(float((a - b).norm() / b.norm()) for a, b in zip(ours, rows)),
         "matrix_rate_gflops": rate / 1e9,
-        "share_of_matrix_rate": share,
-        "ratio": peer / seconds,
+        "gflop_done": done / 1e9,
+        "share_of_matrix_rate_done": done / seconds / rate,
+        "gflop_2dP": swept / 1e9,
+        "share_of_matrix_rate": swept / seconds / rate,
+        "ratio": peer_seconds / seconds,
     }
-    write_json(out, result)
-    for name, value in result.items():
-        click.echo(f"{name}: {value:.4g}" if isinstance(value, float) else f"{name}: {value}")
+    report("exact", result, "ratio", out)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,162 @@
+"""`docs/scaling.md` from the results of the other benchmarks and the cost model; no number in it is typed by hand.
+
+    python -m benchmarks.table
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from benchmarks.common import RESULTS
+from sparse_control.cost import SHAPES, exact_cost, qb_cost, six_axis_cost, states_cost, weights_bytes
+from sparse_control.files import write_text
+
+OUT = Path(__file__).parent.parent / "docs" / "scaling.md"
+TOKENS, PROMPTS, COLUMNS, WINDOW = 128, 256, 288, 7
+TARGETS = {
+    "exact": (
+        ("ratio", "times the full-sequence VJP loop", ">= 100"),
+        ("share_of_matrix_rate", "share of the matrix rate, counted as 2 d P flops", ">= 0.6"),
+        ("share_of_matrix_rate_done", "share of the matrix rate, flops that are done", ""),
+        ("largest_relative_difference", "largest relative difference from the loop", "<= 1e-4"),
+        ("seconds", "seconds a prompt", ""),
+        ("seconds_prefix", "of which the forward over the first tokens", ""),
+        ("seconds_forward_and_merged_mlps", "of which the last token's forward and the merged MLPs", ""),
+        ("seconds_sweep", "of which the sweep", ""),
+    ),
+    "qb": (
+        ("ratio", "one middle layer over the exact all-layer sweep", "<= 0.25"),
+        ("without_prefix_ratio", "the same without the forward over the first tokens", ""),
+        ("shared_ratio", "a layer of several in shared passes over the exact sweep", ""),
+        ("nested_ratio", "six nested ranks over the largest alone", "<= 1.1"),
+        ("seconds_per_prompt", "seconds a prompt", ""),
+        ("prefix_seconds_per_prompt", "of which the forward over the first tokens", ""),
+        ("products_floor_seconds_per_prompt", "floor of the products at the matrix rate", ""),
+        ("difference_from_dense", "relative difference from QB of the exact matrix", ""),
+    ),
+    "six_axis": (
+        ("ratio", "times the plain way", ">= 15"),
+        ("largest_difference_logits", "largest difference of a readout, logits", "<= 1e-4"),
+        ("seconds", "seconds a record", ""),
+    ),
+    "iss": (
+        ("iss_seconds", "ISS of 300 facts x 15 queries, d = 896, 8 layers, seconds", "<= 10"),
+        ("bootstrap_seconds", "10,000 bootstrap replicates, 1,000 facts, seconds", "<= 1"),
+    ),
+    "reproduce": (
+        ("reproduce_seconds", "`reproduce`, seconds", "<= 10"),
+        ("verify_seconds", "`verify`, seconds", "<= 20"),
+    ),
+}
+
+
+def _results() -> list[tuple[str, dict[str, Any]]]:
+    found = [json.loads(path.read_text("utf-8")) for path in sorted(RESULTS.glob("*.json"))]
+    return [(result["benchmark"], result) for result in found if "benchmark" in result]
+
+
+def _number(value: float) -> str:
+    return f"{value:.3g}"
+
+
+def _bytes(value: float) -> str:
+    for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
+        if value >= size:
+            return f"{value / size:.3g} {unit}"
+    return f"{value / 1e3:.3g} kB"
+
+
+def _flops(value: float) -> str:
+    for unit, size in (("E", 1e18), ("P", 1e15), ("T", 1e12)):
+        if value >= size:
+            return f"{value / size:.3g} {unit}flop"
+    return f"{value / 1e9:.3g} Gflop"
+
+
+def measured_table(results: list[tuple[str, dict[str, Any]]]) -> list[str]:
+    """One row per figure and run, with its limit."""
+    lines = ["| benchmark | model | threads | load | figure | limit | measured |", "|---|---|---|---|---|---|---|"]
+    for name, result in results:
+        for key, label, limit in TARGETS.get(name, ()):
+            model, threads, load = result.get("model", ""), result["threads"], result["load"]
+            cells = name, model, threads, load, label, limit, _number(result[key])
+            lines.append("| " + " | ".join(str(cell) for cell in cells) + " |")
+    return lines
+
+
+def exponent_table(scaling: dict[str, Any]) -> list[str]:
+    """Slopes of log time over log size."""
+    sizes, base = scaling["sizes"], scaling["base"]
+    lines = ["| size | from | to | exact Jacobian | QB of one middle layer |", "|---|---|---|---|---|"]
+    for name, values in sizes.items():
+        found = [scaling["exponents"][way].get(name, "-") for way in ("exact", "qb")]
+        lines.append(f"| {name} | {values[0]} | {values[-1]} | {found[0]} | {found[1]} |")
+    asked = ", ".join(f"{ratio} ({model})" for model, ratio in scaling["all_layers_over_one"].items())
+    around = ", ".join(f"{name} = {value}" for name, value in base.items())
+    return [*lines, "", f"The others stand at {around}. All layers take {asked} times the time of the first alone."]
+
+
+def check_table(scaling: dict[str, Any]) -> list[str]:
+    """Cost model against measurement."""
+    lines = ["| model | what | cost model | measured | error |", "|---|---|---|---|---|"]
+    for model, rows in scaling["cost_model"].items():
+        for what, row in rows.items():
+            shown = [(_flops if "flops" in what else _bytes)(row[key]) for key in ("predicted", "measured")]
+            lines.append(f"| {model} | {what} | {shown[0]} | {shown[1]} | {100 * row['error']:.0f} % |")
+    return lines
+
+
+def model_tables() -> list[str]:
+    """The cost model from the default up to 70B."""
+    lines = [
+        f"Corpus of {PROMPTS} prompts of {TOKENS} tokens; QB of {WINDOW} layers evenly spread, r = {COLUMNS}, no power",
+        "iteration; states of 4,500 prompts of 24 tokens; a six-axis record of 32 pairs of 24 tokens and 1,000 readouts from the",
+        "middle block on. Memory is beside the weights, float32.",
+        "",
+        "| model | weights | exact, all layers: flops | memory | disk | QB: flops | memory | disk | states: flops "
+        "| record: flops |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for shape in SHAPES:
+        layers = tuple(shape.layers * (place + 1) // (WINDOW + 1) for place in range(WINDOW))
+        exact = exact_cost(shape, tokens=TOKENS, prompts=PROMPTS)
+        qb = qb_cost(shape, tokens=TOKENS, prompts=PROMPTS, layers=layers, columns=COLUMNS)
+        states = states_cost(shape, tokens=24, prompts=4500, layers=WINDOW)
+        record = six_axis_cost(shape, tokens=24, pairs=32, readouts=1000, first=shape.layers // 2)
+        cells = [shape.name, _bytes(weights_bytes(shape))]
+        for cost in (exact, qb):
+            cells += [_flops(cost.flops), _bytes(cost.memory), _bytes(cost.disk)]
+        lines.append("| " + " | ".join([*cells, _flops(states.flops), _flops(record.flops)]) + " |")
+    return lines
+
+
+@click.command()
+@click.option("--out", type=click.Path(path_type=Path), default=OUT, show_default=True)
+def main(out: Path) -> None:
+    """Write the page."""
+    results = _results()
+    parts = [
+        "# Cost and scaling",
+        "",
+        "Written by `python -m benchmarks.table` from `benchmarks/results/` and `sparse_control/cost.py`.",
+        "",
+        "## Figures and their limits",
+        "",
+        "Ratios are taken within one run on one machine; seconds only show proportions. `load` is the machine's load",
+        "when the run ended, other work included.",
+        "",
+        *measured_table(results),
+    ]
+    for name, result in results:
+        if name == "scaling":
+            parts += ["", "## How time grows", "", *exponent_table(result)]
+            parts += ["", "## The cost model against measurement", "", *check_table(result)]
+    parts += ["", "## Beyond one machine", "", *model_tables(), ""]
+    write_text(out, "\n".join(parts))
+    click.echo(out)
+
+
+if __name__ == "__main__":
+    main()
