@@ -3,6 +3,7 @@
 #   make test        the whole test suite
 #   make reproduce   every table from the committed measurements; installs no torch
 #   make serve       Prefect server and worker on 127.0.0.1, deployments registered; `make stop` ends both
+#   make remeasure STAGE=official_iss   one frozen stage of dvc.yaml, measured again into the project folder
 #   make clean       remove everything that is not committed
 
 PYTHON ?= python3
@@ -10,9 +11,11 @@ MODEL ?= smollm2-135m-instruct
 PRESET ?= smoke
 ROOT ?= runs/$(PRESET)
 PORT ?= 4200
+STAGE ?=
 
 BIN := .venv/bin
 CLI := $(BIN)/python -m sparse_control
+DVC ?= $(BIN)/dvc
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
 
 # one stamp per state of the requirements and place of the checkout, as a virtual environment cannot be moved
@@ -26,7 +29,7 @@ export PREFECT_SERVER_ANALYTICS_ENABLED := false
 export DO_NOT_TRACK := 1
 export PREFECT_CLI_PROMPT := false
 
-.PHONY: run test reproduce serve stop clean deployments model corpus
+.PHONY: run test reproduce serve stop clean deployments model corpus remeasure
 
 run: corpus
 	$(CLI) run official-iss --preset $(PRESET) --model $(MODEL) --root $(ROOT)
@@ -98,6 +101,12 @@ stop:
 	  for second in $$(seq 20); do kill -0 $$number 2>/dev/null || break; sleep 1; done; \
 	  kill -9 $$number 2>/dev/null || true; \
 	done
+
+# DVC only verifies a frozen stage, forced or not, and writes dvc.yaml in its own way when it unfreezes one
+remeasure:
+	@test -n "$(STAGE)" || { echo "name a stage of dvc.yaml: make remeasure STAGE=official_iss" >&2; exit 1; }
+	@bash -c 'kept=$$(mktemp) && cp dvc.yaml $$kept && trap "cp $$kept dvc.yaml; rm $$kept" EXIT && \
+	  $(DVC) unfreeze $(STAGE) >/dev/null && $(DVC) repro --force --single-item $(STAGE)'
 
 clean: stop
 	rm -rf .venv .prefect .cache runs build *.egg-info .pytest_cache .hypothesis

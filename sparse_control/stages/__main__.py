@@ -27,7 +27,7 @@ NULLS = ("shuffled_tokens", "redrawn_weights")
 
 
 @click.command()
-@click.argument("step", type=click.Choice(["corpus", *STAGES, "study", "pipeline"]))
+@click.argument("step", type=click.Choice(["corpus", *STAGES, "study", "pipeline", "pipeline-corpus", "curves"]))
 @click.option("--preset", default="smoke", show_default=True, help="Of params.yaml.")
 @click.option("--root", type=click.Path(path_type=Path), default=Path("."), help="Folder that gets jacobian_iss/.")
 @click.option("--corpus", type=click.Path(path_type=Path), default=Path("corpus"), help="Folder of the built corpus.")
@@ -35,7 +35,8 @@ NULLS = ("shuffled_tokens", "redrawn_weights")
 def main(step: str, preset: str, root: Path, corpus: Path, null: str | None) -> None:
     """Run one STEP of official ISS, or stages A to D as `study`, and print the files it wrote.
 
-    `pipeline` prints what dvc.yaml must be for the preset and what has been measured into the root.
+    `pipeline` prints what dvc.yaml must be for the preset and what has been measured into the root, `pipeline-corpus`
+    the one of corpus/; `curves` writes what `dvc plots` draws.
     """
     try:
         settings = load_settings(project_folder() / "params.yaml", preset)
@@ -43,6 +44,15 @@ def main(step: str, preset: str, root: Path, corpus: Path, null: str | None) -> 
             from sparse_control.stages.pipeline import pipeline_text
 
             click.echo(pipeline_text(settings, root), nl=False)
+        elif step == "pipeline-corpus":
+            from sparse_control.stages.pipeline import corpus_text
+
+            click.echo(corpus_text(), nl=False)
+        elif step == "curves":
+            from sparse_control.artifact.curves import write_curves
+
+            for path in write_curves(root):
+                click.echo(path)
         elif step == "corpus":
             _place_corpus(settings, corpus)
         else:

@@ -3,11 +3,13 @@
 What stage B passes, and so which factors there are, is only known once it has been measured; it is read off the root.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from sparse_control.artifact.curves import FOLDER
 from sparse_control.code_hash import PACKAGES, code_closure
+from sparse_control.files import read_text
 from sparse_control.project import project_folder
 from sparse_control.settings import Settings
 from sparse_control.stages.tree import Tree
@@ -15,9 +17,14 @@ from sparse_control.stages.tree import Tree
 HEADER = """\
 # The whole paper as a graph, written by `python -m sparse_control.stages pipeline --preset {preset}`.
 # Heavy stages are frozen and their outputs persist: `dvc repro` renders the tables and never deletes or reruns a
-# measurement. To measure one again: `dvc repro --single-item --force STAGE`.
+# measurement. DVC only verifies a frozen stage, even when it is forced; to measure one again: make remeasure STAGE=NAME
 """
 REGISTRY = "sparse_control/models/sources.json"
+CORPUS_HEADER = """\
+# Written by `python -m sparse_control.stages pipeline-corpus`. The text is not committed and in no store: dvc.lock beside
+# this file holds its hash, and the stage rebuilds it bit for bit (`dvc repro corpus/dvc.yaml`, needs the default model
+# and, once, a network). A file of its own, so that a plain `dvc repro` neither misses the text nor builds it.
+"""
 IN_STORE = (".pt", ".safetensors")  # held by the DVC store, not by git
 CORPUS = ("corpus/windows.jsonl", "corpus/corpus.json")
 CALIBRATION = ("sparse_control/data/calibration_facts.csv", "sparse_control/data/calibration_prompts.yaml")
@@ -46,6 +53,7 @@ CODE = {
     "experiment_b": ("flows.experiments", "sparse_control.stages.a_reference", "sparse_control.stages.b_validate"),
     "six_axis": ("flows.six_axis", "sparse_control.protocol.study"),
     "tables": ("sparse_control.artifact.render",),
+    "curves": ("sparse_control.artifact.curves",),
 }
 
 
@@ -169,6 +177,12 @@ def stages(settings: Settings, root: Path) -> list[Stage]:
             [*read, "paper/templates", "paper/published.yaml", *code_deps(*CODE["tables"])], ["paper/tables"], frozen=False,
         )  # fmt: skip
     )
+    every.append(
+        Stage(
+            "curves", "The curves that `dvc plots show` draws, from the measurements alone",
+            "python -m sparse_control.stages curves", [*read, *code_deps(*CODE["curves"])], ["paper/curves"], frozen=False,
+        )  # fmt: skip
+    )
     return every
 
 
@@ -204,7 +218,33 @@ def _data(folder: str) -> list[str]:
 def pipeline_text(settings: Settings, root: Path) -> str:
     """The content of dvc.yaml."""
     blocks = "\n".join(_stage_text(stage) for stage in stages(settings, root))
-    return f"{HEADER.format(preset=settings.preset)}stages:\n{blocks}\n{PLOTS}"
+    plots = "\n".join(_plots(settings, Path(root)))
+    return f"{HEADER.format(preset=settings.preset)}stages:\n{blocks}\nplots:\n{plots}\n"
+
+
+def corpus_text() -> str:
+    """The content of corpus/dvc.yaml."""
+    stage = Stage(
+        "corpus", "Seeded token windows of the article archive", "python -m sparse_control.stages corpus --preset smoke",
+        [*code_deps(*CODE["corpus"]), BENCHMARK[0]], CORPUS, ("model", "corpus"), frozen=False,
+    )  # fmt: skip
+    text = _stage_text(stage).replace("    cmd:", "    wdir: ..\n    cmd:")
+    return f"{CORPUS_HEADER}stages:\n{text}"
+
+
+def _plots(settings: Settings, root: Path) -> Iterator[str]:
+    """One plot of ranks, and one of doses for every task that has been measured; a curve is a column of its file."""
+    titles = {"rank": "Relative error of a rank-k sketch against the exact Jacobian, and of the best matrix of that rank"}
+    titles |= {f"dose_{task}": f"{task}: share of the gap covered, by dose" for task in settings.protocol.tasks}
+    for name, title in titles.items():
+        path = root / FOLDER / f"{name}.csv"
+        if path.is_file():
+            axis, *curves = read_text(path).partition("\n")[0].split(",")
+            yield (
+                f"  - {name}:\n      title: \"{title}\"\n      x: {axis}\n"
+                f"      y: {{{(FOLDER / path.name).as_posix()}: [{', '.join(curves)}]}}\n"
+                f"      x_label: {axis}\n      y_label: value\n      template: linear"
+            )
 
 
 def _stage_text(stage: Stage) -> str:
@@ -220,15 +260,3 @@ def _stage_text(stage: Stage) -> str:
 
 def _options(path: str) -> str:
     return "{persist: true}" if path.endswith(IN_STORE) else "{cache: false, persist: true}"
-
-
-PLOTS = """\
-plots:
-  - rank_curve:
-      title: What a rank-k sketch loses against the exact Jacobian
-      x: k
-      y: {paper/tables/rank_curve.csv: [E_F, svd_floor_E_F, E_vec]}
-      x_label: rank k
-      y_label: mean relative error
-      template: linear
-"""

@@ -136,7 +136,13 @@ def watch(events: Events, work: Path) -> None:
     ):
         setattr(module, name, _noting(note, piece, getattr(module, name)))
     measured = study._Study.measured
-    study._Study.measured = lambda self, seed: (note(f"record {self._name()} {seed}"), measured(self, seed))[1]
+
+
+    def noted_record(self: Any, seed: int) -> dict[str, Any]:
+        note(f"record {self.task} {self.selector} {self.condition} {seed}")
+        return measured(self, seed)
+
+    study._Study.measured = noted_record
 
 
 def _noting(note: Callable[[str], None], piece: Callable[..., str], function: Callable[..., Any]) -> Callable[..., Any]:
