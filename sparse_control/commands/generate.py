@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sparse_control.commands.options import log
+from sparse_control.commands.options import log, source_options
 from sparse_control.errors import InputError
 
 if TYPE_CHECKING:
@@ -41,13 +41,14 @@ SYSTEM = "You are a helpful assistant."
               help="0: always the likeliest token; above 0 tokens are drawn.")  # fmt: skip
 @click.option("--sampling-seed", type=click.IntRange(min=0), default=0, show_default=True, metavar="N",
               help="Of the draws; the same random numbers at every dose.")  # fmt: skip
+@source_options
 @click.option("--model", metavar="NAME", help="As in the other commands; the record's own model by default.")
 @click.option("--together", is_flag=True, help="All doses in one batch: faster, equal to one by one up to rounding.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, token ids and log-probabilities included.")
 def generate(
     prompt: str | None, chat: str | None, system: str, record: Path | None, seed: int | None,
     intervention: Path | None, doses: tuple[float, ...], phases: str, tokens: int, temperature: float,
-    sampling_seed: int, model: str | None, together: bool, as_json: bool,
+    sampling_seed: int, mmlu: Path | None, xstest: Path | None, model: str | None, together: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Let the model write on under an intervention, once per dose.
 
@@ -70,7 +71,10 @@ def generate(
 
     lm = _loaded(model, measured)
     try:
-        applied = _recorded(lm, record, measured) if measured is not None else _checked(lm, intervention, content)
+        if measured is not None:
+            applied = _recorded(lm, record, measured, mmlu, xstest)
+        else:
+            applied = _checked(lm, intervention, content)
         ids = lm.encode(prompt) if chat is None else lm.encode_chat(chat, system=system)
         done = continue_prompt(
             lm, applied, ids, doses or (-1.0, 0.0, 1.0), phases=phases, max_tokens=tokens,
@@ -158,17 +162,25 @@ def _loaded(model: str | None, measured: "Measurement | None") -> "LanguageModel
     return lm
 
 
-def _recorded(lm: "LanguageModel", path: Path, measured: "Measurement") -> "Intervention":
+def _recorded(
+    lm: "LanguageModel", path: Path, measured: "Measurement", mmlu: Path | None, xstest: Path | None
+) -> "Intervention":
     from sparse_control.models.sites import parse_site
     from sparse_control.protocol import Intervention
     from sparse_control.protocol.fitted import fitted_directions
+    from sparse_control.protocol.panels import PanelSources, panel_source
 
+    sources = PanelSources(mmlu, xstest)
+    made_of = measured.panels.pairs if measured.panels is not None else "own"
+    if panel_source(measured.task, sources) != made_of:
+        raise InputError(f"{path}: the pairs of {measured.task} come from {made_of}; give it by --mmlu DIR or --xstest FILE")
     support = tuple(parse_site(name) for name in measured.support)
     fit = measured.gate.fit
     log(f"directions from the fitting split of {measured.task}, seed {measured.seed} ...")
     fitted = fitted_directions(
-        lm, support, task=measured.task, seed=measured.seed, n_pairs=fit.built, minimum_gap=measured.gate.minimum_gap
-    )
+        lm, support, task=measured.task, seed=measured.seed, n_pairs=fit.built,
+        minimum_gap=measured.gate.minimum_gap, sources=sources,
+    )  # fmt: skip
     norms = [float(direction.norm()) for direction in fitted.directions]
     same = measured.condition != "F" or all(
         abs(here - there) <= 1e-3 * max(here, there)

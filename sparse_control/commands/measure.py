@@ -10,7 +10,7 @@ import click
 
 from sparse_control.commands.entry import fail
 from sparse_control.commands.generate import generate
-from sparse_control.commands.options import Folder, model_option, preset_option, run_root_option
+from sparse_control.commands.options import model_option, preset_option, run_root_option, source_options
 from sparse_control.errors import InputError
 from sparse_control.project import project_folder
 
@@ -155,9 +155,7 @@ _add_flow(
 @click.option("--selector", "selectors", multiple=True, metavar="NAME", help="Only this selector; repeat for several.")
 @click.option("--condition", "conditions", multiple=True, metavar="P|F", help="Only this direction rule.")
 @click.option("--seed", "seeds", multiple=True, type=int, metavar="N", help="Only this seed; repeat for several.")
-@click.option("--mmlu", type=Folder(), metavar="DIR", help="MMLU's CSV files, in place of the project's own questions.")
-@click.option("--xstest", type=click.Path(path_type=Path), metavar="FILE",
-              help="XSTest's CSV file, in place of the project's own requests.")  # fmt: skip
+@source_options
 @click.option("--dry-run", is_flag=True, help="Print sites, forwards, tokens and estimated time; measure nothing.")
 def run_six_axis(
     preset: str, model: str | None, root: Path | None, dask: str | None, wait: bool, tasks: tuple[str, ...],
@@ -179,10 +177,6 @@ def run_six_axis(
     check_model(preset, model)
     which = {"tasks": tasks, "selectors": selectors, "conditions": conditions, "seeds": seeds}
     settings = asked_for(load_settings(project_folder() / "params.yaml", preset, model), **which)
-    if mmlu is not None and not mmlu.is_dir():
-        raise InputError(f"--mmlu {mmlu}: there is no such folder; it holds MMLU's CSV files")
-    if xstest is not None and not xstest.is_file():
-        raise InputError(f"--xstest {xstest}: there is no such file; it is XSTest's CSV file")
     if dry_run:
         from sparse_control.commands.dry_run import plan_lines
 

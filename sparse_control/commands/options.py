@@ -10,8 +10,8 @@ import click
 class Folder(click.Path):
     """A folder argument as a `Path`; an empty one is a slip of the shell and not the current folder."""
 
-    def __init__(self) -> None:
-        super().__init__(path_type=Path)
+    def __init__(self, exists: bool = False, file_okay: bool = True) -> None:
+        super().__init__(exists=exists, file_okay=file_okay, path_type=Path)
 
     def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Any:
         if value == "":
@@ -54,6 +54,19 @@ def model_option(function: Callable[..., Any]) -> Callable[..., Any]:
 def preset_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """`--preset` and `--model`."""
     return preset_option(model_option(function))
+
+
+def source_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`--mmlu` and `--xstest`, checked to be there."""
+    mmlu = click.option(
+        "--mmlu", type=Folder(exists=True, file_okay=False), metavar="DIR",
+        help="MMLU's folder of CSV files, in place of the project's own questions.",
+    )  # fmt: skip
+    xstest = click.option(
+        "--xstest", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE",
+        help="XSTest's CSV file, in place of the project's own requests.",
+    )  # fmt: skip
+    return mmlu(xstest(function))
 
 
 def log(line: str) -> None:

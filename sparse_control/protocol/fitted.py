@@ -9,7 +9,7 @@ from sparse_control.models import LanguageModel
 from sparse_control.models.sites import Site
 from sparse_control.protocol.directions import mean_contrast
 from sparse_control.protocol.gate import kept_pairs
-from sparse_control.protocol.panels import build_pairs
+from sparse_control.protocol.panels import PanelSources, build_pairs
 from sparse_control.protocol.splits import Split
 
 
@@ -27,7 +27,14 @@ class FittedDirections:
 
 
 def fitted_directions(
-    lm: LanguageModel, support: Sequence[Site], *, task: str, seed: int, n_pairs: int, minimum_gap: float
+    lm: LanguageModel,
+    support: Sequence[Site],
+    *,
+    task: str,
+    seed: int,
+    n_pairs: int,
+    minimum_gap: float,
+    sources: PanelSources = PanelSources(),
 ) -> FittedDirections:
     """Rule F at the sites of a support.
 
@@ -38,12 +45,13 @@ def fitted_directions(
         seed: whose fitting split is drawn.
         n_pairs: pairs drawn before the gate.
         minimum_gap: g_min of the gate, in logits.
+        sources: files that stand in for the project's own texts.
 
     Raises:
         InputError: unknown task, more pairs than the panel has, or a pair the tokenizer breaks.
         ValueError: no pair passes the gate, or a site outside the model or a prompt.
     """
-    split = Split.read(lm, build_pairs(task, lm, "fit", n_pairs, seed), support)
+    split = Split.read(lm, build_pairs(task, lm, "fit", n_pairs, seed, sources), support)
     kept = kept_pairs(split.y_source, split.y_target, minimum_gap)
     if not kept:
         raise ValueError(f"task {task}: no pair of the fitting split has a gap of {minimum_gap:g} logits on {lm.name}")

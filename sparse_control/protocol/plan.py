@@ -78,30 +78,37 @@ class Batch:
     Attributes:
         lengths: tokens of each prompt.
         tails: of these, how many from the earliest candidate position on.
+        kinds: which prompts share a patched forward; those whose candidate positions count alike.
     """
 
     lengths: tuple[int, ...]
     tails: tuple[int, ...]
+    kinds: tuple[tuple[int, int | None], ...]
 
     @classmethod
     def of(cls, lengths: Sequence[int], positions: Sequence[int]) -> "Batch":
         """Prompts of these lengths with candidate sites at these positions."""
         first = [min(position % length for position in positions) for length in lengths]
-        return cls(tuple(lengths), tuple(length - place for length, place in zip(lengths, first, strict=True)))
+        tails = tuple(length - place for length, place in zip(lengths, first, strict=True))
+        from_start = any(position >= 0 for position in positions)
+        kinds = tuple((tail, place if from_start else None) for tail, place in zip(tails, first, strict=True))
+        return cls(tuple(lengths), tails, kinds)
 
     def reading(self) -> Work:
-        """Each prompt once, unpatched; equal lengths share a forward, the last step of all prompts is one more."""
-        return Work(forwards=len(set(self.lengths)) + 1, read=sum(self.lengths))
+        """Each prompt once, unpatched: what lies before the candidates by length, then the rest by kind."""
+        pairs = zip(self.kinds, self.lengths, self.tails, strict=True)
+        before = {(kind, length) for kind, length, tail in pairs if length > tail}
+        return Work(forwards=len(before) + len(set(self.kinds)), read=sum(self.lengths))
 
     def patching(self, patches: int) -> Work:
         """Each prompt under some patches."""
         together = max(1, MAXIMUM_ROWS // len(self.lengths))
-        readouts = patches * len(self.lengths)
-        return Work(forwards=ceil(patches / together), readouts=readouts, patched=patches * sum(self.tails))
+        forwards = ceil(patches / together) * len(set(self.kinds))
+        return Work(forwards=forwards, readouts=patches * len(self.lengths), patched=patches * sum(self.tails))
 
     def differentiating(self) -> Work:
         """Each prompt's gradient once."""
-        return Work(forwards=1, differentiated=sum(self.tails))
+        return Work(forwards=len(set(self.kinds)), differentiated=sum(self.tails))
 
 
 @dataclass(frozen=True)
@@ -164,8 +171,8 @@ def record_work(
         work += evaluate.patching(protocol.feedback.targets[task])
     work += off_target.patching(1) + reuse.patching(1) + reuse.patching(1)
     if selector in ("random_support", "random_direction"):
-        for _ in range(protocol.random_supports - 1):
-            work += evaluate.patching(1) + evaluate.patching(1)
+        further = protocol.random_supports - 1
+        work += evaluate.patching(further) + evaluate.patching(further)
     return work
 
 
@@ -244,16 +251,17 @@ def measured_rates(lm: LanguageModel, protocol: ProtocolSettings, pairs: Sequenc
         pairs: a fitting split.
     """
     sites = candidate_sites(lm, protocol)
+    probed = sites[:: max(1, len(sites) // PROBED_SITES)]  # early and late alike, as a forward starts at its first patch
     batch = Batch.of([len(pair.source_ids) for pair in pairs], protocol.positions)
     Split.read(lm, pairs[:1], sites)  # the first pass of a process is slower than any later one
     start = time.perf_counter()
     split = Split.read(lm, pairs, sites)
     read = time.perf_counter()
-    measured_effects(split, sites[:PROBED_SITES])
+    measured_effects(split, probed)
     patched = time.perf_counter()
     first_order_effects(split, sites)
     end = time.perf_counter()
-    patches = batch.patching(len(sites[:PROBED_SITES]))
+    patches = batch.patching(len(probed))
     return Rates(
         read=(read - start) / (2 * sum(batch.lengths)),
         patched=(patched - read) / patches.patched,

@@ -12,6 +12,7 @@ from tests.tiny import prompt, tiny_model
 from sparse_control.errors import UnsupportedModel
 from sparse_control.protocol import plan, shared, study
 from sparse_control.protocol.measurement import OffTargetPanel
+from sparse_control.protocol.panels import Draw
 from sparse_control.protocol.panels.offtarget import OffTargetPrompt
 from sparse_control.protocol.plan import Batch, Work
 from sparse_control.protocol.prompts import read_prompts
@@ -48,7 +49,7 @@ def lm(monkeypatch):
 
     off_target.__set_name__(shared.SharedWork, "off_target")
 
-    monkeypatch.setattr(shared, "build_pairs", pairs)
+    monkeypatch.setattr(shared, "draw_pairs", lambda *args: Draw(pairs(*args[:5]), "own", 0))
     monkeypatch.setattr(shared.SharedWork, "off_target", off_target)
     monkeypatch.setattr(type(lm), "encode", lambda self, text: text)
     return lm
@@ -96,6 +97,14 @@ def test_the_plan_is_what_is_done(lm, selector, effects):
     assert counted == (expected.forwards, expected.tokens)
 
 
+@pytest.mark.parametrize("positions", [[-1, -3], [5], [-1, 4]])
+def test_candidates_before_the_last_token(lm, positions):
+    settings = protocol(selectors=["driver_omp"], conditions=["P"], positions=positions)
+    _, counted = done(lm, settings, ["driver_omp"], ["P"])
+    expected = planned(lm, settings)
+    assert counted == (expected.forwards, expected.tokens)
+
+
 def test_shared_work_counts_once(lm):
     chosen = ["driver_omp", "random_direction", "coverage_driver"]
     settings = protocol(selectors=chosen, conditions=["P", "F"])
@@ -117,7 +126,8 @@ def test_what_may_stop_early_is_bounded(lm, effects):
 
 
 def test_several_seeds_and_tasks(lm):
-    settings = protocol(tasks=["ioi", "sentiment"], seeds=[0, 1], task_seeds={"ioi": [0, 1, 2]}, conditions=["P"])
+    which = {"tasks": ["ioi", "sentiment"], "seeds": [0, 1], "task_seeds": {"ioi": [0, 1, 2]}}
+    settings = protocol(**which, conditions=["P"], selectors=["driver_omp", "coverage_driver"])
     items = plan.planned(lm, settings, plan.build_all_pairs(lm, settings, pairs), OTHERS)
     assert [(item.task, item.selector, item.condition, item.seeds) for item in items] == [
         ("all", "shared", "", ()),
