@@ -2,12 +2,13 @@
 
 from dataclasses import replace
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 from prefect import flow
 
 from flows.cluster import started_runner
-from flows.common import Progress, Run, Step, checked_run, data_files, files_of
+from flows.common import Progress, Run, Step, checked_run, data_files, files_of, resolved
 from flows.locking import output_lock
 from flows.reports import tables_artifact
 from sparse_control.models.fetch import weights_identity
@@ -29,11 +30,14 @@ def six_axis(
     selectors: list[str] | None = None,
     conditions: list[str] | None = None,
     seeds: list[int] | None = None,
+    mmlu: str | None = None,
+    xstest: str | None = None,
 ) -> dict[str, Any]:
     """Measure every study of the preset into `root`; unchanged studies whose files are whole are skipped.
 
     Args, Returns, Raises: as `official_iss`, and
         tasks, selectors, conditions, seeds: those asked for, in place of the preset's; records of others stay.
+        mmlu, xstest: MMLU's folder and XSTest's file, in place of the project's own texts.
     `root` gets `measurements/`.
     """
     run = checked_run(preset, model, root, dask)
@@ -41,21 +45,26 @@ def six_axis(
         run.settings, tasks=tasks or (), selectors=selectors or (), conditions=conditions or (), seeds=seeds or ()
     )
     run = replace(run, settings=asked)
+    files = {
+        "mmlu": None if mmlu is None else resolved("mmlu", mmlu),
+        "xstest": None if xstest is None else resolved("xstest", xstest),
+    }
     with output_lock(run.root, wait=wait), started_runner(dask, run.root, STUDY) as runner:
         progress = Progress(NAME, runner)
-        receipts = progress.run(_studies(run), below=run.root)
+        receipts = progress.run(_studies(run, files), below=run.root)
         manifest(root=str(run.root), names=files_of(receipts))
         tables_artifact(NAME, run.root, "protocol")
     return progress.summary(run)
 
 
-def _studies(run: Run) -> list[Step]:
+def _studies(run: Run, files: dict[str, Path | None]) -> list[Step]:
     protocol = run.settings.protocol
     common = {
         "root": str(run.root),
         "settings": run.settings,
         "weights": weights_identity(run.settings.model),
         "reads": data_files("panels/**/*"),
+        **files,
     }
 
     def step(panel: str, selector: str, condition: str) -> Step:

@@ -19,14 +19,24 @@ READ = ("model", "dtype", "threads", "protocol")  # the settings a record depend
     result_serializer="json",
 )
 def study(
-    root: str, settings: Settings, weights: str, reads: list[Path], panel: str, selector: str, condition: str
+    root: str,
+    settings: Settings,
+    weights: str,
+    reads: list[Path],
+    panel: str,
+    selector: str,
+    condition: str,
+    mmlu: Path | None = None,
+    xstest: Path | None = None,
 ) -> dict[str, str]:
     """Receipt of the measurement file of one study."""
     from sparse_control.protocol import study as protocol
+    from sparse_control.protocol.panels import PanelSources
 
+    sources = PanelSources(mmlu, xstest)
     with exclusive():
         return protocol.run(
-            root=Path(root), settings=settings, task=panel, selector=selector, condition=condition
+            root=Path(root), settings=settings, task=panel, selector=selector, condition=condition, sources=sources
         ).as_json()
 
 
@@ -37,12 +47,24 @@ def study(
     result_serializer="json",
 )
 def record(
-    root: str, settings: Settings, weights: str, reads: list[Path], panel: str, selector: str, condition: str, seed: int
+    root: str,
+    settings: Settings,
+    weights: str,
+    reads: list[Path],
+    panel: str,
+    selector: str,
+    condition: str,
+    seed: int,
+    mmlu: Path | None = None,
+    xstest: Path | None = None,
 ) -> dict[str, str]:
     """Receipt of the part file of one seed of a study."""
     from sparse_control.protocol import study as protocol
+    from sparse_control.protocol.panels import PanelSources
 
+    sources = PanelSources(mmlu, xstest)
     with exclusive():
         return protocol.run_seed(
-            root=Path(root), settings=settings, task=panel, selector=selector, condition=condition, seed=seed
-        ).as_json()
+            root=Path(root), settings=settings, task=panel, selector=selector, condition=condition, seed=seed,
+            sources=sources,
+        ).as_json()  # fmt: skip

@@ -20,7 +20,7 @@ WHERE = {"preset", "model", "root", "dask", "wait"}
         ("flows.experiments", "experiment_d", {"accept_code"}),
         ("flows.experiments", "nulls", set()),
         ("flows.experiments", "alternatives", set()),
-        ("flows.six_axis", "six_axis", {"tasks", "selectors", "conditions", "seeds"}),
+        ("flows.six_axis", "six_axis", {"tasks", "selectors", "conditions", "seeds", "mmlu", "xstest"}),
     ],
 )
 def test_flows_take_the_parameters_of_their_commands(module, name, own):
