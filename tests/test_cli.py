@@ -56,7 +56,7 @@ def refused(result, *words):
 @pytest.mark.parametrize(
     "arguments", [
         ["reproduce"], ["verify"], ["show"], ["show", "iss"], ["show", "protocol"], ["show", "reuse"],
-        ["show", "sites", "--help"], ["show", "--help"], ["score", str(EXAMPLE)], ["--help"], ["doctor"],
+        ["show", "provenance", "paper/tables/reuse.csv"], ["show", "sites", "--help"], ["show", "--help"], ["score", str(EXAMPLE)], ["--help"], ["doctor"],
         ["run", "--help"], ["run", "six-axis", "--help"], ["run", "generate", "--help"],
     ],
 )  # fmt: skip
@@ -148,6 +148,15 @@ def test_show_protocol_says_what_it_is(run, built, tmp_path):
     assert whole.index("05 preservation") < whole.index("reuse: ")
     refused(run("show", "protocol", "--root", tmp_path), "no measurements")
     refused(run("show", "protocol", "--preset", "huge"), "no preset 'huge'")
+
+
+def test_show_provenance(run, built, tmp_path):
+    code, out, err = run("show", "provenance", "paper/tables/reuse.csv", "--root", built)
+    assert code == 0 and err == "" and "measurements/toy-model/ioi.coverage_driver.P.jsonl" in out
+    assert run("show", "--root", built, "provenance", built / "paper/tables/reuse.csv")[0] == 0
+    refused(run("show", "provenance", "absent.csv", "--root", built), "absent.csv: no such file")
+    (tmp_path / "other.csv").write_text("x")
+    refused(run("show", "provenance", tmp_path / "other.csv", "--root", built), "is not below")
 
 
 def test_show_sites(run, tmp_path):

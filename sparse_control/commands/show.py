@@ -113,6 +113,21 @@ def _protocol_lines(settings: Any) -> list[str]:
     return [*lines, *aligned(description.sites(shape, protocol.components, protocol.positions))]
 
 
+@show.command("provenance")
+@click.argument("file", type=click.Path(path_type=Path))
+@root_option
+@click.pass_context
+def show_provenance(context: click.Context, file: Path, root: Path | None) -> None:
+    """Where FILE comes from: inputs, hashes, settings, code, versions, seeds, back to weights and corpus.
+
+    FILE is a table, a page, measurements, the freeze, factors, a reference or the corpus, below the root.
+    """
+    from sparse_control.artifact.provenance import provenance_lines
+
+    for line in provenance_lines(file, root or context.parent.params["root"] or project_folder()):
+        click.echo(line)
+
+
 @show.command("sites")
 @click.argument("model", required=False)
 def show_sites(model: str | None) -> None:
