@@ -8,6 +8,7 @@ from typing import Any, Literal
 import pandas as pd
 
 from sparse_control.artifact.records import Name, Record, validate
+from sparse_control.artifact.tables.common import rows_of
 from sparse_control.errors import InputError
 from sparse_control.files import read_yaml
 
@@ -63,7 +64,7 @@ def cell(frames: Mapping[str, pd.DataFrame], table: str, where: Mapping[str, Sca
     frame = frames[table]
     if missing := sorted({*where, column} - set(frame.columns)):
         raise InputError(f"table {table} has no column {missing[0]!r}; there are: {', '.join(frame.columns)}")
-    rows = [row for row in frame.to_dict("records") if all(row[name] == value for name, value in where.items())]
+    rows = [row for row in rows_of(frame) if all(row[name] == value for name, value in where.items())]
     if len(rows) != 1:
         raise InputError(f"table {table} has {len(rows)} rows with {dict(where)}, expected one")
     return rows[0][column]

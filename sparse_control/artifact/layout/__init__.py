@@ -19,7 +19,7 @@ from sparse_control.artifact.layout import (
 )
 from sparse_control.artifact.layout.columns import EMPTY, MODEL, Layout
 from sparse_control.artifact.layout.protocol import score_rows
-from sparse_control.artifact.tables.common import Records
+from sparse_control.artifact.tables.common import Records, rows_of
 from sparse_control.artifact.tables.setup import preset
 
 __all__ = ["LAYOUTS", "PARTS", "Shown", "headline", "score_rows", "shown"]
@@ -75,7 +75,7 @@ def shown(name: str, frame: pd.DataFrame, records: Records) -> Shown:
     records = Records(iss=records.sub_roots[folder]) if folder else records
     models = sorted({model for model in frame["model"] if model is not None})
     columns = ((MODEL,) if len(models) > 1 else ()) + layout.columns
-    rows = layout.printed(frame.to_dict("records"))
+    rows = layout.printed(rows_of(frame))
     facts = [_caption(layout, records), f"Model: {', '.join(models) or 'none measured'}."]
     if layout.group in ("protocol", "published"):
         facts.append(f"Seeds: {_list({record.seed for record in records.measurements})}.")

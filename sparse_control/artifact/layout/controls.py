@@ -26,6 +26,10 @@ def _range(row: Row) -> str:
     return f"{middle} [{low}, {high}], {of(row['draw_passes'], row['draws'])}"
 
 
+def _additivity(row: Row) -> str:
+    return f"{fixed(row['predicted_mean'], 2)}, {fixed(row['measured_mean'], 2)}"
+
+
 def _pairs(split: str, heading: str) -> Column:
     return out_of(f"{split}_kept", f"{split}_built", heading)
 
@@ -76,12 +80,14 @@ LAYOUTS: dict[str, Layout] = {
             out_of("passes_0.40", "n_seeds", "≤ .40"),
             decimal("wrong_way_mean", "Wrong\nway", 2),
             with_count(
-                lambda row: fixed(row["ratio_mean"], 2), lambda row: of(row["passes"], row["n_seeds"]), "Reversal\n≥ 2"
+                lambda row: fixed(row["ratio_mean"], 2),
+                lambda row: of(row["passes"], row["n_seeds"]),
+                "Reversal\n≥ 2",
             ),
             small("median", "Median\nKL"),
             decimal("refit_mean", "Refit", 2),
             decimal("frozen_mean", "Frozen", 2),
-            Column("Predicted,\nmeasured", lambda row: f"{fixed(row['predicted_mean'], 2)}, {fixed(row['measured_mean'], 2)}"),
+            Column("Predicted,\nmeasured", _additivity),
             Column("Over draws", _range),
         ),
     ),

@@ -25,7 +25,9 @@ HEAD = (named("task", "Task"), named("selector", "Selector"), label("condition",
 STATUS = Column("Seeds", lambda row: str(row["n_seeds"]) if row["n_seeds"] else row["status"])
 
 MAIN = ("driver_omp", "coverage_driver")
-CONTROLS_ELSEWHERE = " Shown: the two selectors; the .csv has the controls too, and table Selectors and controls compares them."
+CONTROLS_ELSEWHERE = (
+    " Shown: the two selectors; the .csv has the controls too, and table Selectors and controls compares them."
+)
 
 
 def main_selectors(rows: list[Row]) -> list[Row]:
@@ -128,7 +130,8 @@ LAYOUTS: dict[str, Layout] = {
         title="Dose response",
         caption=(
             "Spearman correlation of target progress with dose over the ten doses: mean over seeds, seeds ordered (ρ "
-            "≥ .95), ordered the wrong way (ρ ≤ −.95, never a pass), and undefined (constant curve)." + CONTROLS_ELSEWHERE
+            "≥ .95), ordered the wrong way (ρ ≤ −.95, never a pass), and undefined (constant curve)."
+            + CONTROLS_ELSEWHERE
         ),
         section="Six-axis protocol, Dose response",
         group="protocol",

@@ -26,7 +26,7 @@ from sparse_control.artifact.tables import (
     transfer,
     uncertainty,
 )
-from sparse_control.artifact.tables.common import Records, Table
+from sparse_control.artifact.tables.common import Records, Table, rows_of
 from sparse_control.artifact.tables.published import read_published
 from sparse_control.errors import InputError
 
@@ -89,7 +89,7 @@ def _finite(name: str, table: Table, records: Records) -> pd.DataFrame:
         raise error if isinstance(error, InputError) else InputError(f"table {name}: {error}") from error
     except (KeyError, TypeError, AttributeError) as error:  # settings at the freeze are typed only where they are read
         raise InputError(f"table {name}: the records hold a value of another kind than expected ({error})") from error
-    for row in frame.to_dict("records"):
+    for row in rows_of(frame):
         for column, value in row.items():
             if isinstance(value, float) and not math.isfinite(value):
                 place = printable(", ".join(str(part) for part in list(row.values())[:4]))

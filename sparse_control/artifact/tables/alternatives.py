@@ -9,7 +9,7 @@ import pandas as pd
 from sparse_control.artifact import axes
 from sparse_control.artifact.iss_files import IssRecords
 from sparse_control.artifact.iss_files.validation import AlternativeAttempt
-from sparse_control.artifact.tables.common import Records, Table, data_frame
+from sparse_control.artifact.tables.common import Records, Table, data_frame, rows_of
 from sparse_control.artifact.tables.estimator import width
 from sparse_control.artifact.tables.layers import status_of
 
@@ -59,7 +59,7 @@ def alternatives(records: Records) -> pd.DataFrame:
     estimator; plain QB passes where an attempt of its ladder does.
     """
     iss = records.iss
-    curve = alternatives_curve(records).to_dict("records")
+    curve = rows_of(alternatives_curve(records))
     if not curve:
         return data_frame(COLUMNS, [])
     by_layer = {layer: list(group) for layer, group in groupby(curve, key=lambda row: row["layer"])}

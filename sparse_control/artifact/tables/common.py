@@ -31,6 +31,11 @@ def data_frame(columns: Sequence[str], rows: Iterable[dict[str, Any]]) -> pd.Dat
     return pd.DataFrame([[row.get(name) for name in columns] for row in rows], columns=list(columns), dtype=object)
 
 
+def rows_of(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """The rows of a frame that `data_frame` made; many times faster than `to_dict("records")`."""
+    return [dict(zip(frame.columns, row, strict=True)) for row in frame.to_numpy().tolist()]
+
+
 def cell_text(value: Any) -> str:
     """A cell as it stands in a .csv: repr of floats, empty for None."""
     if value is None:

@@ -13,7 +13,8 @@ from sparse_control.artifact.tables.common import MEASURED, NOT_SUPPORTED, Recor
 from sparse_control.artifact.tables.protocol import AXES, HEAD, groups
 
 ORDER = (
-    "driver_omp", "coverage_driver", "driver_omp_remeasured", "top_k", "random_support", "random_direction", "all_sites",
+    "driver_omp", "coverage_driver",
+    "driver_omp_remeasured", "top_k", "random_support", "random_direction", "all_sites",
 )  # fmt: skip
 CONTROL_COLUMNS = (
     *HEAD,
@@ -38,7 +39,7 @@ CONTROL_COLUMNS = (
 
 
 def controls(records: Records) -> pd.DataFrame:
-    """Every selector of a task and direction rule: what it reaches and what it costs; random controls over their draws."""
+    """Every selector of a task and direction rule: what it reaches, what it costs; random controls over their draws."""
     rows = [head | (_control(seeds) if seeds else {}) for head, seeds in groups(records)]
     return data_frame(CONTROL_COLUMNS, sorted(rows, key=_place))
 
@@ -84,7 +85,7 @@ GATE_COLUMNS = (
 
 
 def gate(records: Records) -> pd.DataFrame:
-    """Pairs kept and dropped before any intervention, over seeds, and which tasks the model does not support and why."""
+    """Pairs kept and dropped before any intervention, over seeds; which tasks the model does not support, and why."""
     rows = []
     for (model, task), seeds in _by_task(records):
         supported = [seed for seed in seeds if seed.supported]
@@ -103,13 +104,17 @@ def gate(records: Records) -> pd.DataFrame:
                 "seeds_not_supported": len(seeds) - len(supported),
                 "minimum_gap": next((one.minimum_gap for one in gates), None),
                 **(counts if gates else {}),
-                "dropped": sum(counts[f"{split}_built"] - counts[f"{split}_kept"] for split in SPLITS) if gates else None,
+                "dropped": _dropped(counts) if gates else None,
                 "pairs_from": _one_or_several(seed.panels.pairs for seed in seeds if seed.panels),
                 "off_target_from": _one_or_several(seed.panels.off_target for seed in seeds if seed.panels),
                 "reason": next((seed.reason for seed in seeds if seed.reason), None),
             }
         )
     return data_frame(GATE_COLUMNS, rows)
+
+
+def _dropped(counts: dict[str, int]) -> int:
+    return sum(counts[f"{split}_built"] - counts[f"{split}_kept"] for split in SPLITS)
 
 
 def _by_task(records: Records) -> Iterable[tuple[tuple[str, str], list[Measurement]]]:
@@ -143,7 +148,7 @@ EFFECT_COLUMNS = (
 
 
 def effects_check(records: Records) -> pd.DataFrame:
-    """First-order effects against single patches: correlation over the checked sites and all fitting pairs, per seed."""
+    """First-order effects against single patches: correlation over checked sites and all fitting pairs, per seed."""
     rows = []
     for (model, task), every in _by_task(records):
         seeds = [seed for seed in every if seed.supported]

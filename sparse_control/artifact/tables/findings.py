@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from sparse_control.artifact.tables.alternatives import PASSES, QB, alternatives
-from sparse_control.artifact.tables.common import Records, Table, data_frame
+from sparse_control.artifact.tables.common import Records, Table, data_frame, rows_of
 from sparse_control.artifact.tables.estimator import estimator_validation
 from sparse_control.artifact.tables.nulls import COMMON, NAMES, nulls
 from sparse_control.artifact.tables.official import (
@@ -31,23 +31,19 @@ def findings(records: Records) -> pd.DataFrame:
     """Counts, ranges and differences over the rows of other tables; `source` names the table."""
     rows: list[Row] = []
     for source, found in (
-        ("estimator_validation", _ladder(_rows(estimator_validation(records)))),
-        ("alternatives", _alternatives(_rows(alternatives(records)))),
-        ("official_iss", _official(_rows(official_iss(records)))),
-        ("robustness", _robustness(_rows(robustness(records)))),
-        ("lam_rel_sweep", _sweep(_rows(lam_rel_sweep(records)))),
-        ("nulls", _nulls(_rows(nulls(records)))),
-        ("rank_transfer", _transfer(_rows(rank_transfer(records)))),
+        ("estimator_validation", _ladder(rows_of(estimator_validation(records)))),
+        ("alternatives", _alternatives(rows_of(alternatives(records)))),
+        ("official_iss", _official(rows_of(official_iss(records)))),
+        ("robustness", _robustness(rows_of(robustness(records)))),
+        ("lam_rel_sweep", _sweep(rows_of(lam_rel_sweep(records)))),
+        ("nulls", _nulls(rows_of(nulls(records)))),
+        ("rank_transfer", _transfer(rows_of(rank_transfer(records)))),
     ):
         rows += [
             {"model": records.iss.model, "finding": name, "value": value, "source": source}
             for name, value in found.items()
         ]
     return data_frame(COLUMNS, rows)
-
-
-def _rows(frame: pd.DataFrame) -> list[Row]:
-    return frame.to_dict("records")
 
 
 def _listed(values: Sequence[Any], none: str = "none") -> str:

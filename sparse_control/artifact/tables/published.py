@@ -8,7 +8,7 @@ import yaml
 from pydantic import model_validator
 
 from sparse_control.artifact.records import Name, Record, validate
-from sparse_control.artifact.tables.common import MEASURED, Records, Table, data_frame
+from sparse_control.artifact.tables.common import MEASURED, Records, Table, data_frame, rows_of
 from sparse_control.artifact.tables.protocol import AXES, axis_table
 from sparse_control.errors import InputError
 from sparse_control.files import read_text
@@ -116,7 +116,7 @@ def published(records: Records) -> pd.DataFrame:
 
 def _matching(frame: pd.DataFrame, key: dict[str, Any]) -> dict[str, Any]:
     """The row of `frame` with these values as a dict; empty where there is none, or it was not measured."""
-    for row in frame.to_dict("records"):
+    for row in rows_of(frame):
         if row["status"] == MEASURED and all(row[name] == value for name, value in key.items()):
             return row
     return {}
