@@ -26,7 +26,7 @@ def measurement(task="ioi", selector="coverage_driver", condition="P", seed=0, *
         "condition": condition,
         "seed": seed,
         "supported": supported,
-        "reason": None if supported else "1 of 12 fit pairs have a gap of 1 logits; 6 are needed",
+        "reason": None if supported else "1 of 12 fit pairs have a gap of at least 1 logits; 6 are needed",
         "gate": {"minimum_gap": 1.0, "fit": count, "evaluate": count, "reuse": count},
         "panels": {"pairs": "own", "off_target": "own"},
     }
@@ -150,7 +150,7 @@ SUBROOTS = {
 
 
 def build_root(root: Path, *, model=MODEL, tables=True, subroots=False) -> Path:
-    """Two tasks, selectors, conditions by three seeds, a control, a task that is not supported, and ISS of three layers.
+    """Two tasks, selectors, conditions by three seeds, a control, an unsupported task, and ISS of three layers.
 
     With `subroots` also the two nulls and the medium model.
     """

@@ -113,7 +113,8 @@ class Evaluation(Record):
         """Per dose, the share of pairs whose readout moves away from the target."""
         sides = list(zip(self.source, self.target, strict=True))
         return [
-            sum((y - s) * (t - s) < 0 for y, (s, t) in zip(row, sides, strict=True)) / len(sides) for row in self.patched
+            sum((y - s) * (t - s) < 0 for y, (s, t) in zip(row, sides, strict=True)) / len(sides)
+            for row in self.patched
         ]
 
     def at_dose(self, dose: float) -> list[float]:

@@ -24,11 +24,14 @@ def mean_contrast(contrasts: Mapping[Site, Tensor], sites: Sequence[Site]) -> tu
 
 
 def random_of_equal_norm(vectors: Tensor, generator: np.random.Generator) -> Tensor:
-    """Directions drawn uniformly, each with the norm of the vector in whose place it stands; shape, type and device stay.
+    """Directions drawn uniformly, each with the norm of the vector in whose place it stands.
 
     Args:
         vectors: (..., width).
         generator: draws them, in float64.
+
+    Returns:
+        the same shape, type and device.
     """
     drawn = torch.from_numpy(generator.standard_normal(tuple(vectors.shape)))
     norms = vectors.double().norm(dim=-1, keepdim=True).cpu()

@@ -39,7 +39,8 @@ from sparse_control.settings import ProtocolSettings
 
 MAXIMUM_BYTES = 3 * 2**30  # of the prompts of several seeds kept together; the latest is kept whatever its size
 SELECTORS = (
-    "driver_omp", "coverage_driver", "driver_omp_remeasured", "top_k", "random_support", "all_sites", "random_direction",
+    "driver_omp", "coverage_driver",
+    "driver_omp_remeasured", "top_k", "random_support", "all_sites", "random_direction",
 )  # fmt: skip
 
 
@@ -107,7 +108,8 @@ def seed_context(
     for name in SPLITS:
         built, kept = gate[name]["built"], gate[name]["kept"]
         if kept < needed:
-            reason = f"{kept} of {built} {name} pairs have a gap of {protocol.minimum_gap:g} logits; {needed} are needed"
+            gap = f"{protocol.minimum_gap:g}"
+            reason = f"{kept} of {built} {name} pairs have a gap of at least {gap} logits; {needed} are needed"
             return SeedContext(gate, reason)
     alive = tuple(site for site in sites if splits["fit"].contrasts[site].any())
     if not alive:
@@ -128,7 +130,13 @@ def _read(lm: LanguageModel, pairs: Sequence[Any], sites: Sequence[Site]) -> Spl
 
 
 def select(
-    protocol: ProtocolSettings, selector: str, fit: Split, sites: Sequence[Site], columns: np.ndarray, task: str, seed: int
+    protocol: ProtocolSettings,
+    selector: str,
+    fit: Split,
+    sites: Sequence[Site],
+    columns: np.ndarray,
+    task: str,
+    seed: int,
 ) -> tuple[Selection, ...]:
     """A selector's choice by its name: one selection, or one per draw of random supports."""
     gap, k, bound = fit.gap, min(protocol.support_size, len(sites)), protocol.maximum_strength
@@ -163,9 +171,7 @@ def _measure(split: Split, sites: Sequence[Site]) -> Callable[..., tuple[np.ndar
     return measure
 
 
-def refit(
-    protocol: ProtocolSettings, selector: str, split: Split, support: Sequence[Site]
-) -> tuple[float, ...]:
+def refit(protocol: ProtocolSettings, selector: str, split: Split, support: Sequence[Site]) -> tuple[float, ...]:
     """The selector's strengths for a fixed support on other pairs (axis 6); a site without effect gets 0."""
     if not support:
         return ()
@@ -178,9 +184,7 @@ def refit(
             if live.any():
                 strengths[live] = fit_strengths(columns[:, live], split.gap, bound)
         case "driver_omp_remeasured":
-            again = driver_omp_remeasured(
-                _measure(split, support), columns, split.gap, len(support), max_strength=bound
-            )
+            again = driver_omp_remeasured(_measure(split, support), columns, split.gap, len(support), max_strength=bound)
             strengths[list(again.support)] = again.strengths
         case "coverage_driver":
             strengths[:] = common_strength(columns, split.gap)

