@@ -40,6 +40,11 @@ def test_a_preset_lies_over_the_base_key_by_key():
     assert smoke.iss.lam_rel_sweep == paper.iss.lam_rel_sweep
 
 
+def test_a_task_has_its_own_seeds_where_it_names_some():
+    protocol = load_settings(PARAMS, "paper").protocol
+    assert len(protocol.seeds_of("ioi")) == 10 and protocol.seeds_of("refusal") == protocol.seeds == list(range(8))
+
+
 def test_model_argument_replaces_the_file():
     assert load_settings(PARAMS, model="other").model == "other"
 
@@ -63,6 +68,14 @@ def test_model_argument_replaces_the_file():
         ({"protocol__doses": [0.5, 1]}, "doses must contain 0"),
         ({"protocol__feedback__targets": {"ioi": 8}}, "feedback.targets has no entry for task 'sentiment'"),
         ({"protocol__seeds": [0, 0]}, "seeds must be without repeats"),
+        ({"protocol__task_seeds": {"ioi": [1, 1]}}, r"task_seeds.ioi must be without repeats, got \[1, 1\]"),
+        ({"protocol__task_seeds": {"ios": [1]}}, "protocol.task_seeds.ios"),
+        ({"protocol__tasks": ["arithmetic"]}, "protocol.tasks.0: .*got 'arithmetic'"),
+        ({"protocol__selectors": ["best"]}, "protocol.selectors.0: .*got 'best'"),
+        ({"protocol__positions": [-1, -1]}, "positions must be without repeats"),
+        ({"protocol__positions": [True]}, "protocol.positions.0: .*got True"),
+        ({"protocol__components": ["attention"]}, "protocol.components.0: .*got 'attention'"),
+        ({"protocol__random_supports": 0}, "protocol.random_supports: .*got 0"),
         ({"iss__layers": [6, 6]}, "layers must be without repeats"),
         ({"protocol__feedback__dose_limits": [1, 2]}, "dose_limits must be one negative and one positive"),
         ({"protocol__minimum_pairs": 13}, "minimum_pairs is more than a split has, got 13"),
