@@ -3,6 +3,7 @@
 #   make test        the whole test suite
 #   make reproduce   every table from the committed measurements; installs no torch
 #   make serve       Prefect server and worker on 127.0.0.1, deployments registered; `make stop` ends both
+#   make deployed FLOW=official-iss   one flow on that worker, watched; exit 1 where it fails
 #   make remeasure STAGE=official_iss   one frozen stage of dvc.yaml, measured again into the project folder
 #   make clean       remove everything that is not committed
 
@@ -12,6 +13,8 @@ PRESET ?= smoke
 ROOT ?= runs/$(PRESET)
 PORT ?= 4200
 STAGE ?=
+FLOW ?=
+PARAMETERS ?=
 
 BIN := .venv/bin
 CLI := $(BIN)/python -m sparse_control
@@ -29,7 +32,7 @@ export PREFECT_SERVER_ANALYTICS_ENABLED := false
 export DO_NOT_TRACK := 1
 export PREFECT_CLI_PROMPT := false
 
-.PHONY: run test reproduce serve stop clean deployments model corpus remeasure
+.PHONY: run test reproduce serve stop clean deployments model corpus remeasure deployed
 
 run: corpus
 	$(CLI) run official-iss --preset $(PRESET) --model $(MODEL) --root $(ROOT)
@@ -83,6 +86,14 @@ serve: $(ALL) stop
 	@bash -c 'set -m; nohup $(BIN)/prefect worker start --pool local >> $(PREFECT_HOME)/worker.log 2>&1 & echo $$! > $(PREFECT_HOME)/worker.pid'
 	@echo "server and worker run; log: $(PREFECT_HOME)/worker.log; end them with: make stop"
 	@$(MAKE) --no-print-directory deployments
+
+# one deployed flow, watched to its end; exit 1 where it failed
+deployed: export PREFECT_API_URL ?= http://127.0.0.1:$(PORT)/api
+deployed:
+	@test -n "$(FLOW)" || { echo "name a flow: make deployed FLOW=official-iss PARAMETERS='-p preset=smoke'" >&2; exit 1; }
+	@$(BIN)/python -c "import urllib.request as u; u.urlopen('$(PREFECT_API_URL)/health', timeout=5)" 2>/dev/null || \
+	  { echo "no Prefect server at $(PREFECT_API_URL); type: make serve" >&2; exit 1; }
+	@$(BIN)/prefect deployment run '$(FLOW)/$(FLOW)' $(PARAMETERS) --watch
 
 deployments:
 	@echo "export PREFECT_API_URL=http://127.0.0.1:$(PORT)/api"

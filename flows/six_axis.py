@@ -8,7 +8,7 @@ from typing import Any
 from prefect import flow
 
 from flows.cluster import started_runner
-from flows.common import Progress, Run, Step, checked_run, data_files, files_of, resolved
+from flows.common import Progress, Run, Step, checked_run, files_of, resolved
 from flows.locking import output_lock
 from flows.reports import tables_artifact
 from sparse_control.models.fetch import weights_identity
@@ -63,7 +63,6 @@ def _studies(run: Run, files: dict[str, Path | None]) -> list[Step]:
         "root": str(run.root),
         "settings": run.settings,
         "weights": weights_identity(run.settings.model),
-        "reads": data_files("panels/**/*"),
         **files,
     }
 

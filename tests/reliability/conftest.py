@@ -4,6 +4,8 @@ import json
 import os
 import subprocess
 import sys
+from collections import Counter
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -19,6 +21,7 @@ def tiny_settings(model: Path) -> dict:
     """params.yaml with one preset, `tiny`: seconds on a three-layer model; loose thresholds, so that layers pass."""
     content = yaml.safe_load((project_folder() / "params.yaml").read_text())
     content["model"] = str(model)
+    content["corpus"]["sequence_length"] = 16
     content["iss"] |= {"layers": [0, 2], "benchmark_relations": 2, "calibration_relations": 2, "facts_per_relation": 4}
     content["iss"]["bootstrap_resamples"] = 200
     content["estimator"] |= {
@@ -71,14 +74,29 @@ def tiny_folder(tmp_path_factory, default_model):
         AutoModelForCausalLM.from_config(config).save_pretrained(folder / "tiny")
     tokenizer.save_pretrained(folder / "tiny")
     (folder / "params.yaml").write_text(yaml.safe_dump(tiny_settings(folder / "tiny")))
-    windows = [
-        {"id": f"{n}:0", "article": f"Article {n}", "window": 0, "text": f"window {n}", "input_ids": [(n * 31 + t * 7) % 999 for t in range(16)]}
-        for n in range(8)
-    ]  # fmt: skip
-    corpus = folder / "cache" / "corpus"
-    write_json_lines(corpus / "windows.jsonl", windows)
-    write_json(corpus / "corpus.json", {"windows_sha256": sha256_file(corpus / "windows.jsonl")})
+    _place_corpus(folder)
     return folder
+
+
+def _place_corpus(folder: Path) -> None:
+    """A small corpus where `corpus.build` looks for the one of the tiny model's tokenizer and settings."""
+    from sparse_control import corpus
+    from sparse_control.models import load_model
+    from sparse_control.settings import load_settings
+
+    def made_up(archive: Path, out: Path, **settings: object) -> None:
+        windows = [
+            {"id": f"{n}:0", "article": f"Article {n}", "window": 0, "text": f"window {n}", "input_ids": [(n * 31 + t * 7) % 999 for t in range(16)]}
+            for n in range(8)
+        ]  # fmt: skip
+        write_json_lines(out / "windows.jsonl", windows)
+        write_json(out / "corpus.json", {"windows_sha256": sha256_file(out / "windows.jsonl")})
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(corpus, "build_corpus", made_up)
+        patch.setattr(corpus, "fetch_archive", lambda *_: folder)
+        settings = load_settings(folder / "params.yaml", "tiny")
+        corpus.build(settings, load_model(settings.model), cache=folder / "cache")
 
 
 @pytest.fixture(scope="session")
@@ -142,14 +160,72 @@ def content_of(root: Path) -> dict[str, str]:
     }
 
 
-@pytest.fixture(scope="session")
-def _faults():
-    return {}
+# --- the table ------------------------------------------------------------------------------------------------------
+
+TABLE = PROJECT / "docs" / "reliability.md"
+ASKED = "RELIABILITY_TABLE"  # the environment variable that has the table written, after a run of all of these tests
+
+
+@dataclass
+class Faults:
+    """What was done to the code, and how often it came through."""
+
+    injected: Counter = field(default_factory=Counter)
+    survived: Counter = field(default_factory=Counter)
+    inputs: dict[str, tuple[int, int, int]] = field(default_factory=dict)
+
+    def inject(self, kind: str, number: int = 1) -> None:
+        self.injected[kind] += number
+
+    def survive(self, kind: str, number: int = 1) -> None:
+        """The results were compared, and nothing was lost."""
+        self.survived[kind] += number
+
+    def tried(self, reader: str, inputs: int, refused: int, unclean: int) -> None:
+        self.inputs[reader] = (inputs, refused, unclean)
+
+    def text(self) -> str:
+        faults = [(kind, n, self.survived[kind], n - self.survived[kind]) for kind, n in self.injected.items()]
+        readers = [(reader, *counts) for reader, counts in self.inputs.items()]
+        return HEADER + "\n".join(
+            (
+                _markdown(("fault", "injected", "survived", "lost"), faults),
+                _markdown(("file from others", "bad inputs tried", "refused in one line", "unclean errors"), readers),
+            )
+        )
+
+
+HEADER = f"""\
+# Reliability
+
+Written by the tests: `{ASKED}=1 python -m pytest tests/reliability`. *Survived* means that the run went on, or refused in
+one line with exit code 2, and that every measurement and factor is byte for byte that of an undisturbed run; a killed run
+does at most the piece in hand twice. *Refused* inputs raise one line of error; the others are good, or good enough. No
+reader wrote a file, started a process or took longer than ten seconds.
+
+"""
+
+
+def _markdown(header: tuple[str, ...], rows: list[tuple]) -> str:
+    total = ("**in all**", *(sum(row[column] for row in rows) for column in range(1, len(header))))
+    lines = [header, ("---", *("---:" for _ in header[1:])), *rows, total]
+    return "".join("| " + " | ".join(f"{cell:,}" if isinstance(cell, int) else cell for cell in line) + " |\n" for line in lines)
+
+
+FAULTS = pytest.StashKey[Faults]()
+
+
+def pytest_configure(config):
+    config.stash[FAULTS] = Faults()
+
+
+def pytest_sessionfinish(session, exitstatus):
+    faults = session.config.stash.get(FAULTS, None)
+    if os.environ.get(ASKED) and faults is not None and faults.injected and faults.inputs:
+        TABLE.parent.mkdir(exist_ok=True)
+        TABLE.write_text(faults.text())
 
 
 @pytest.fixture
-def faults(_faults):
-    def count(kind: str, number: int) -> None:
-        _faults[kind] = _faults.get(kind, 0) + number
-
-    return count
+def faults(request) -> Faults:
+    return request.config.stash[FAULTS]

@@ -7,6 +7,7 @@ Events are the moments at which a kill could tear something: before and after a 
 of a write, before a file is removed, and between two pieces of work. Everything slow is imported before the fork.
 """
 
+import errno
 import json
 import os
 import signal
@@ -23,7 +24,6 @@ import flows.experiments
 import flows.official_iss
 import flows.six_axis
 import prefect.filesystems
-import sparse_control.corpus
 from flows.in_process import run_in_process
 from sparse_control.code_hash import closure_hashes
 from sparse_control.errors import InputError
@@ -145,6 +145,32 @@ def watch(events: Events, work: Path) -> None:
     study._Study.measured = noted_record
 
 
+def fill_the_disk(writes: int) -> None:
+    """After so many files no byte more fits; what was written to the disk stays readable."""
+    left = [writes]
+    fsync = os.fsync
+
+    def failing(descriptor: int) -> None:
+        if left[0] == 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        left[0] -= 1
+        fsync(descriptor)
+
+    os.fsync = failing
+
+
+def forbid_writing(root: Path) -> None:
+    """As a read-only file system below `root`; permissions would not stop an administrator."""
+    opened = os.open
+
+    def refusing(path: Any, flags: int, *args: Any, **kwargs: Any) -> int:
+        if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT) and Path(os.fsdecode(path)).is_relative_to(root):
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+        return opened(path, flags, *args, **kwargs)
+
+    os.open = refusing
+
+
 def _noting(note: Callable[[str], None], piece: Callable[..., str], function: Callable[..., Any]) -> Callable[..., Any]:
     def noted(*args: Any, **kwargs: Any) -> Any:
         note(piece(*args))
@@ -156,18 +182,17 @@ def _noting(note: Callable[[str], None], piece: Callable[..., str], function: Ca
 def run(folder: Path, command: dict[str, Any]) -> int:
     """One flow, in this process; its exit code as the command line has it."""
     flows.common.project_folder = lambda: folder
-    sparse_control.corpus.build = lambda *args, **kwargs: folder / "cache" / "corpus"
     os.environ["SPARSE_CONTROL_CACHE"] = str(folder / "cache")
-    if "limit" in command:
-        import resource
-
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (command["limit"], command["limit"]))
     root = Path(command["root"])
+    if "full_after" in command:
+        fill_the_disk(command["full_after"])
+    if command.get("read_only"):
+        forbid_writing(root)
     kill = command.get("kill")
     watch(Events(tuple(kill) if kill else None, root.with_suffix(".events")), root.with_suffix(".work"))
+    parameters = {"preset": "tiny", "root": str(root), **command.get("parameters", {})}
     try:
-        run_in_process(FLOWS[command["flow"]], {"preset": "tiny", "root": str(root)})
+        run_in_process(FLOWS[command["flow"]], parameters)
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -46,6 +46,7 @@ def test_killed_at_seeded_moments(undisturbed, launcher, tmp_path, faults):
             assert code in (0, KILLED), root.with_suffix(".log").read_text()
             killed[place] += code == KILLED
             here += code == KILLED
+            faults.inject(f"SIGKILL of {flow} at a seeded moment", int(code == KILLED))
             if code == 0:  # it came through before; once more from the beginning
                 _compare(root, whole, done, killed.total())
                 rounds, root = rounds + 1, tmp_path / f"{flow}{rounds + 1}"
@@ -53,7 +54,7 @@ def test_killed_at_seeded_moments(undisturbed, launcher, tmp_path, faults):
     assert launcher.run(flow, root) == 0, root.with_suffix(".log").read_text()
     _compare(root, whole, done, killed.total())
     assert killed.total() >= 20 and set(killed) == set(KILLS[flow])
-    faults("kills at seeded moments", killed.total())
+    faults.survive(f"SIGKILL of {flow} at a seeded moment", killed.total())
 
 
 def _compare(root: Path, whole: Path, done: list[str], killed: int) -> None:
@@ -67,11 +68,13 @@ def _compare(root: Path, whole: Path, done: list[str], killed: int) -> None:
 @pytest.mark.parametrize("seed", range(2))
 def test_killed_at_any_time(undisturbed, launcher, tmp_path, seed, faults):
     flow, whole, _, _ = undisturbed
-    root = tmp_path / flow
+    root, killed = tmp_path / flow, 0
     for after in sorted(random.Random(seed).uniform(0.3, 2.5) for _ in range(2)):
         if launcher.run(flow, root, after=after) == 0:
             break
-        faults("kills at seeded times", 1)
+        killed += 1
+        faults.inject(f"SIGKILL of {flow} at a random time")
     assert launcher.run(flow, root) == 0, root.with_suffix(".log").read_text()
     assert content_of(root) == content_of(whole)
     assert not list(root.rglob(f".*{TEMPORARY}"))
+    faults.survive(f"SIGKILL of {flow} at a random time", killed)

@@ -155,6 +155,7 @@ def trial(
         name: of the reader, for the table.
     """
     draw, unclean, refused = random.Random(name), [], 0
+    path.touch()
     before = sorted(path.parent.rglob("*"))
 
     def too_long(number: int, frame: Any) -> None:
@@ -181,8 +182,7 @@ def trial(
     finally:
         signal.signal(signal.SIGALRM, handler)
     written, watch.seen = watch.seen, []
-    faults("bad inputs tried", INPUTS)
-    faults("unclean errors", len(unclean))
+    faults.tried(name, INPUTS, refused, len(unclean))
     assert not unclean, f"{len(unclean)} unclean, first: {unclean[0]}"
     assert not written, written[:3]
     assert sorted(path.parent.rglob("*")) == before
@@ -204,23 +204,26 @@ def test_records(tmp_path, watch, faults):
     trial(path, lambda draw: changed_lines(rows, draw), lambda: read_measurements(tmp_path, path), watch, faults, "records")
 
 
-def test_params(tmp_path, watch, faults):
+def test_params(tmp_path, watch, faults, monkeypatch):
+    """The settings' own checks, on content that YAML would give; its text is the next test's."""
     import yaml
 
-    from sparse_control.settings import load_settings
+    from sparse_control import settings
+    from sparse_control.files import read_json
 
-    text = (PROJECT / "params.yaml").read_bytes()
-    content = yaml.safe_load(text)
+    content = yaml.safe_load((PROJECT / "params.yaml").read_bytes())
     small = {key: value for key, value in content.items() if key != "presets"} | {"presets": {"smoke": {}}}
     path = tmp_path / "params.yaml"
+    monkeypatch.setattr(settings, "read_yaml", read_json)
+    trial(path, lambda draw: changed_json(small, draw), lambda: settings.load_settings(path), watch, faults, "params.yaml")
 
-    def change(draw: random.Random) -> bytes:
-        kind = draw.randrange(20)  # YAML is slow to read, its JSON form less so
-        if kind == 0:
-            return changed_bytes(text, draw)
-        return changed_json(small, draw)
 
-    trial(path, change, lambda: load_settings(path), watch, faults, "params.yaml")
+def test_yaml(tmp_path, watch, faults):
+    from sparse_control.files import read_yaml
+
+    text = b"a: {b: [1, 2.5e-3, null, true], c: 'x y'}\n# why\nd:\n  - e: 2026-01-01\n    f: |\n      text\n  - &g {h: 0x1f}\n"
+    path = tmp_path / "any.yaml"
+    trial(path, lambda draw: changed_bytes(text, draw), lambda: read_yaml(path), watch, faults, "YAML")
 
 
 def test_score_files(tmp_path, watch, faults):

@@ -1,0 +1,96 @@
+"""The same flows on a Dask cluster: the bytes of the serial run, also where a worker is killed in the middle."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from flows.cluster import check_dask, task_runner
+from sparse_control.errors import InputError
+from tests.reliability.conftest import PROJECT, content_of
+
+pytest.importorskip("prefect_dask")
+
+
+@pytest.mark.parametrize(
+    ("dask", "message"),
+    [
+        ("local", "is neither local:N nor the address"),
+        ("local:0", "is neither local:N nor the address"),
+        ("here and there", "is neither local:N nor the address"),
+        ("tcp://127.0.0.1:9", "no scheduler answers there .*dask scheduler"),
+        ("127.0.0.1:99999", "no scheduler answers there"),
+    ],
+)
+def test_addresses_are_checked_before_any_work(dask, message):
+    with pytest.raises(InputError, match=message):
+        check_dask(dask)
+
+
+def test_local_workers_have_one_thread_and_loopback_alone():
+    settings = task_runner("local:3").cluster_kwargs
+    assert settings["n_workers"] == 3 and settings["threads_per_worker"] == 1 and settings["processes"]
+    assert settings["host"] == "127.0.0.1" and settings["dashboard_address"] is None
+
+
+@pytest.fixture
+def measure(tiny_folder, api):
+    """Starts a flow in a process of its own."""
+    started = []
+
+    def start(flow, root):
+        parameters = json.dumps({"root": str(root), "dask": "local:2"})
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.reliability.measuring", str(tiny_folder), flow, parameters],
+            cwd=PROJECT, env=os.environ | api, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        )  # fmt: skip
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        process.stderr.close()
+
+
+@pytest.mark.slow
+def test_official_iss_on_two_processes_is_the_serial_run(launcher, measure, tmp_path):
+    serial, dasked = tmp_path / "serial", tmp_path / "dasked"
+    assert launcher.run("official_iss", serial) == 0, serial.with_suffix(".log").read_text()
+    process = measure("official_iss", dasked)
+    told = process.stderr.read()
+    assert process.wait() == 0, told
+    assert "A prompts 6 to 8" in told and "(4 of 4)" in told and "distributed" not in told
+    assert content_of(dasked) == content_of(serial)
+
+
+@pytest.mark.slow
+def test_a_killed_worker_loses_nothing(launcher, measure, tmp_path, faults):
+    serial, dasked = tmp_path / "serial", tmp_path / "dasked"
+    assert launcher.run("six_axis", serial) == 0, serial.with_suffix(".log").read_text()
+    process = measure("six_axis", dasked)
+    told, victim = [], None
+    for line in process.stderr:
+        told.append(line)
+        if victim is None and (count := re.search(r"\((\d+) of (\d+)\)", line)) and int(count[1]) < int(count[2]):
+            victim = workers(process.pid)[0]
+            os.kill(victim, signal.SIGKILL)
+            faults.inject("SIGKILL of a Dask worker")
+    assert process.wait() == 0, "".join(told)
+    assert victim is not None
+    assert content_of(dasked) == content_of(serial)
+    faults.survive("SIGKILL of a Dask worker")
+
+
+def workers(parent: int) -> list[int]:
+    """Process ids of a local cluster's workers."""
+    import psutil
+
+    children = psutil.Process(parent).children(recursive=True)
+    return [child.pid for child in children if "spawn_main" in " ".join(child.cmdline())]

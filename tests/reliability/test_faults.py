@@ -1,0 +1,205 @@
+"""A full disk, a read-only folder, a second run on the same folder, a server without its parent."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from flows.locking import output_lock
+from sparse_control.errors import InputError
+from sparse_control.stages.checkpoint import SUFFIX, Checkpoint
+from sparse_control.stages.states import load_tensors
+from tests.reliability.conftest import PROJECT, content_of
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from flows.locking import output_lock
+with output_lock(Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(float(sys.argv[2]))
+"""
+SERVED = """
+import sys, time
+from flows.server import temporary_server
+with temporary_server() as url:
+    print(url, flush=True)
+    time.sleep(600)
+"""
+
+
+def log(root: Path) -> str:
+    return root.with_suffix(".log").read_text()
+
+
+# --- one run at a time ----------------------------------------------------------------------------------------------
+
+
+def start(code: str, *arguments: object) -> subprocess.Popen:
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    return subprocess.Popen(command, cwd=PROJECT, stdout=subprocess.PIPE, text=True)
+
+
+@pytest.mark.slow
+def test_a_second_run_on_the_same_folder_is_refused_and_a_dead_one_does_not_block(tmp_path, faults):
+    holder = start(HOLDER, tmp_path, 600)
+    try:
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(InputError, match="another run is measuring into it; let it end, add --wait, or choose another"):
+            with output_lock(tmp_path):
+                pass
+        faults.inject("second run on one folder")
+        faults.survive("second run on one folder")
+    finally:
+        holder.kill()
+        holder.wait()
+        holder.stdout.close()
+    with output_lock(tmp_path):
+        assert (tmp_path / ".lock").exists()
+
+
+@pytest.mark.slow
+def test_a_second_run_waits_where_it_is_told_to(tmp_path, capfd):
+    holder = start(HOLDER, tmp_path, 1.0)
+    assert holder.stdout.readline() == "held\n"
+    with output_lock(tmp_path, wait=True):
+        assert holder.wait(timeout=30) == 0
+    holder.stdout.close()
+    assert f"waiting for another run in {tmp_path} to end" in capfd.readouterr().err
+
+
+def test_a_lock_clears_what_a_killed_run_was_writing(tmp_path):
+    left = [tmp_path / ".MANIFEST.json.x.part", tmp_path / "jacobian_iss" / "validation" / ".a.jsonl.y.part"]
+    kept = tmp_path / "jacobian_iss" / "validation" / "a.jsonl"
+    for path in [*left, kept]:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("")
+    with output_lock(tmp_path):
+        assert kept.exists() and not any(path.exists() for path in left)
+
+
+@pytest.mark.slow
+def test_a_whole_run_is_refused_while_another_holds_the_folder(launcher, tmp_path, faults):
+    root = tmp_path / "six_axis"
+    root.mkdir()
+    with output_lock(root):
+        assert launcher.run("six_axis", root) == 2
+    assert "another run is measuring into it" in log(root)
+    assert content_of(root) == {}
+    faults.inject("second run on one folder")
+    faults.survive("second run on one folder")
+
+
+# --- disks ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("flow", ["official_iss", "six_axis"])
+def test_a_full_disk_is_one_line_and_what_stands_stays(launcher, tmp_path, flow, faults):
+    whole, root = tmp_path / "whole", tmp_path / flow
+    assert launcher.run(flow, whole) == 0, log(whole)
+    wanted, kept, full = content_of(whole), {}, 0
+    draw = random.Random(0)
+    while (code := launcher.run(flow, root, full_after=(writes := draw.randint(0, 12)))) != 0:
+        faults.inject(f"full disk during {flow}")
+        assert code == 2, log(root)
+        lines = log(root).splitlines()
+        assert lines[-1].startswith("error: ") and "cannot be written (No space left on device)" in lines[-1]
+        assert "Traceback" not in log(root)
+        full += 1
+        standing = {path: sha256 for path, sha256 in content_of(root).items() if path in wanted and path != "MANIFEST.json"}
+        assert kept.items() <= standing.items(), "earlier results are intact"
+        assert all(wanted[path] == sha256 for path, sha256 in standing.items()), "and nothing half-written is among them"
+        assert full < 60, writes
+        kept = standing
+    assert content_of(root) == wanted
+    assert full > 3
+    faults.survive(f"full disk during {flow}", full)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_read_only_folder_is_one_line(launcher, tmp_path, begun, faults):
+    root = tmp_path / "official_iss"
+    if begun:
+        assert launcher.run("official_iss", root, kill=["B", 3]) == -9
+    before = content_of(root)
+    assert launcher.run("official_iss", root, read_only=True) == 2
+    assert log(root).splitlines()[-1].startswith(f"error: root {root}: cannot be written (Read-only file system")
+    assert content_of(root) == before
+    faults.inject("read-only folder")
+    faults.survive("read-only folder")
+
+
+@pytest.mark.parametrize("root", ["/proc/sparse_control", "/dev/null/sparse_control"])
+def test_a_folder_that_cannot_be_made_is_one_line(root):
+    from flows.common import checked_root
+
+    with pytest.raises(InputError, match="cannot be made"):
+        checked_root(root)
+
+
+# --- unfinished work ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_unfinished_work_is_no_result_and_goes_on_only_as_it_was_begun(launcher, tiny_folder, tmp_path, faults):
+    root = tmp_path / "official_iss"
+    assert launcher.run("official_iss", root, kill=["A", 12]) == -9
+    (begun, *_) = sorted(root.rglob(f"*{SUFFIX}"))
+    with pytest.raises(InputError, match="is unfinished work and no result"):
+        load_tensors(begun)
+    assert not (root / "MANIFEST.json").exists()
+    for name in ("model", "corpus", "dtype", "code"):
+        with pytest.raises(InputError, match="holds unfinished work with another"):
+            Checkpoint(begun.with_name(begun.name.removesuffix(SUFFIX)), {name: "another"}, every=60).load()
+    before = content_of(root)
+    params = tiny_folder / "params.yaml"
+    text = params.read_text()
+    try:
+        params.write_text(text.replace("dtype: float32", "dtype: float64"))
+        assert launcher.run("official_iss", root) == 2
+    finally:
+        params.write_text(text)
+    assert "holds unfinished work with another dtype (float32, now float64)" in log(root)
+    assert {path: sha256 for path, sha256 in content_of(root).items() if path in before} == before
+    faults.inject("unfinished work begun with other settings")
+    faults.survive("unfinished work begun with other settings")
+
+
+# --- the temporary server -------------------------------------------------------------------------------------------
+
+
+def serving(url: str) -> bool:
+    import urllib.request
+
+    try:
+        urllib.request.urlopen(f"{url}/health", timeout=5).close()
+    except OSError:
+        return False
+    return True
+
+
+@pytest.mark.slow
+def test_the_temporary_server_ends_with_a_killed_run(tmp_path, faults):
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
+    process = subprocess.Popen(
+        [sys.executable, "-c", SERVED], cwd=PROJECT, stdout=subprocess.PIPE, text=True,
+        env=environment | {"PREFECT_HOME": str(tmp_path)},
+    )  # fmt: skip
+    url = process.stdout.readline().strip()
+    assert url.startswith("http://127.0.0.1:") and serving(url)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    process.stdout.close()
+    end = time.monotonic() + 15
+    while serving(url):
+        assert time.monotonic() < end, "left behind"
+        time.sleep(0.2)
+    faults.inject("SIGKILL of a run with its own server")
+    faults.survive("SIGKILL of a run with its own server")
