@@ -27,6 +27,7 @@ def broken_rules(iss: IssRecords) -> Iterator[Disagreement]:
     yield from _acceptance(ACTIONS, iss.actions, thresholds)
     yield from _acceptance(ALTERNATIVES, iss.alternatives, thresholds)
     yield from _ladder(iss)
+    yield from _kept(iss.alternatives)
     yield from _corpus(iss.corpus_convergence, thresholds)
     yield from _seeds(iss)
     yield from _freeze(iss.freeze, iss)
@@ -65,6 +66,17 @@ def _ladder(iss: IssRecords) -> Iterator[Disagreement]:
             yield ACTIONS, f"{place}: {len(rows) - first - 1} attempts after the one that passes"
         if layer in starts and rows[0].corpus_size != starts[layer]:
             yield ACTIONS, f"{place}: its ladder starts at n = {rows[0].corpus_size}, not at the chosen {starts[layer]}"
+
+
+def _kept(rows: tuple[AlternativeAttempt, ...]) -> Iterator[Disagreement]:
+    """Of each alternative at each layer the smallest rank that passes is kept."""
+    for layer, estimator in sorted({(row.layer, row.estimator) for row in rows}):
+        group = [row for row in rows if (row.layer, row.estimator) == (layer, estimator)]
+        smallest = min((row.k for row in group if row.passed), default=None)
+        found = [row.k for row in group if row.chosen]
+        if found != ([] if smallest is None else [smallest]):
+            detail = f"layer {layer}, {estimator}: chosen: k = {found}, but the smallest that passes is {smallest}"
+            yield ALTERNATIVES, detail
 
 
 def _number(index: int | None) -> str:

@@ -84,6 +84,11 @@ def test_alternatives_are_judged_by_the_same_criteria(iss):
     expect(edited(iss, "alternatives", 3, median_relative_error=0.06), r"alternatives.jsonl:4: passed: True, but")
 
 
+def test_of_an_alternative_the_smallest_that_passes_is_kept(iss):
+    expect(edited(iss, "alternatives", 3, chosen=True, k=64), r"layer 2, qb_deflated: chosen: k = \[32, 64\], but .* 32")
+    expect(edited(iss, "alternatives", 2, chosen=False), r"layer 2, qb_deflated: chosen: k = \[\], but the smallest")
+
+
 def test_only_the_first_that_passes_is_frozen(iss):
     both = edited(
         iss, "actions", 0, passed=True, median_cosine=0.995, median_relative_error=0.03, iss_seed_deviation=0.001

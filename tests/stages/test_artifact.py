@@ -1,5 +1,6 @@
 """What the stages really write is read, tabled and verified: the official root, its alternatives, both nulls, a copy."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -39,6 +40,7 @@ def test_a_measured_root_passes(measured):
     assert [str(check) for check in checks if check.status in ("FAIL", "warn")] == []
     names = {check.name for check in checks}
     assert "jacobian_iss decisions follow the rules" in names and len(names) > 150
+    assert sum(name.startswith("metadata jacobian_iss/low_rank_factors/") for name in names) >= 2
     assert not any(check.name.startswith("binaries") for check in checks)  # every binary is listed and hashed
 
 
@@ -71,3 +73,14 @@ def test_other_thresholds_than_the_frozen_ones_are_noticed(measured, tmp_path):
     found = [check.name for check in verify(root, project_folder()) if check.status == "FAIL"]
     assert any(name.startswith("rule jacobian_iss/validation/per_model") for name in found)
     assert any(name.startswith("rule jacobian_iss/freeze_manifest.json") for name in found)
+
+
+def test_metadata_of_another_rank_is_noticed(measured, tmp_path):
+    root = Path(shutil.copytree(measured, tmp_path / "root"))
+    path = next((root / "jacobian_iss" / "low_rank_factors").rglob("metadata.json"))
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps(content | {"rank": content["rank"] + 1}))
+    name = path.relative_to(root).as_posix()
+    failed = {check.name: check.detail for check in verify(root, project_folder()) if check.status == "FAIL"}
+    assert set(failed) == {f"manifest {name}", f"frozen {name.removeprefix('jacobian_iss/')}", f"metadata {name}"}
+    assert f"rank: {content['rank'] + 1}, but the freeze and its attempt have {content['rank']}" in failed[f"metadata {name}"]

@@ -1,12 +1,15 @@
 """Files of one root against its manifest and its freeze."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from sparse_control.artifact import manifest
+from sparse_control.artifact.iss_files import IssRecords
 from sparse_control.artifact.iss_files.freeze import FreezeManifest
+from sparse_control.artifact.iss_files.validation import ActionValidation
 from sparse_control.artifact.verify.check import Check, Status, attempt, named
-from sparse_control.files import sha256_file
+from sparse_control.files import read_json, sha256_file
 
 MEND = "restore it from git or measure it again"
 PULL = "not in this folder; `dvc pull` brings what is versioned"
@@ -58,6 +61,47 @@ def _frozen(root: Path, name: str, expected: str) -> tuple[Status, str]:
         return "skip" if path.suffix in manifest.BINARY else "FAIL", PULL
     found = sha256_file(path)
     return ("ok", "") if found == expected else ("FAIL", f"{name} changed (SHA-256 {found}, frozen {expected})")
+
+
+def factor_checks(root: Path, place: str, iss: IssRecords) -> Iterator[Check]:
+    """What the metadata of frozen factors says, against the freeze and the attempt that was chosen (15)."""
+    chosen = {row.layer: row for row in iss.actions if row.chosen}
+    for number, frozen in sorted(iss.freeze.layers.items() if iss.freeze else ()):
+        folder = root / "jacobian_iss" / "low_rank_factors" / iss.freeze.model / number
+        if frozen.status == "validated" and folder.is_dir() and int(number) in chosen:
+            rung = chosen[int(number)]
+            for index, seed in enumerate(frozen.seeds):
+                path = folder / ("" if index == 0 else f"seed_{seed}") / "metadata.json"
+                title = f"metadata {place}{path.relative_to(root).as_posix()}"
+                expected = _expected_metadata(iss.freeze, int(number), rung, seed)
+                yield named(title, lambda path=path, expected=expected: _metadata(path, expected))
+
+
+def _expected_metadata(freeze: FreezeManifest, layer: int, rung: ActionValidation, seed: int) -> dict[str, Any]:
+    return {
+        "model": freeze.model,
+        "layer": layer,
+        "rank": rung.k,
+        "oversampling": rung.oversampling,
+        "power_iterations": rung.power_iterations,
+        "calibration_corpus_size": rung.corpus_size,
+        "random_seed": seed,
+        "validation_cosine_median": rung.median_cosine,
+        "validation_relative_error_median": rung.median_relative_error,
+        "iss_rank_difference": rung.iss_rank_difference,
+        "validated": True,
+        "corpus_sha256": freeze.corpus_sha256,
+        "null": freeze.settings.null,
+    }
+
+
+def _metadata(path: Path, expected: Mapping[str, Any]) -> tuple[Status, str]:
+    content = read_json(path)
+    for name, value in expected.items():
+        found = content.get(name, "nothing")
+        if found != value:
+            return "FAIL", f"{name}: {found!r:.80}, but the freeze and its attempt have {value!r:.80}"
+    return "ok", ""
 
 
 def unhashed_checks(root: Path, place: str, freeze: FreezeManifest | None) -> Iterator[Check]:
