@@ -2,13 +2,15 @@
 
     python -m benchmarks.six_axis [--model NAME] [--pairs 32] [--position -1] [--threads 1] [--out FILE]
 
-The plain way hooks the model and makes one full forward per prompt, dose and readout: both sides unpatched, ten doses,
+The plain way hooks the model once the contrasts are known and makes one full forward per prompt, dose and readout: both sides unpatched, ten doses,
 reversal, every readout of the feedback loop, and 32 off-target prompts with and without the patch. Its readouts of the
 feedback loop beyond the first `--plain-feedback` are not run but counted at the time of the others. The support is what
 Driver-OMP selects. The last line is the ratio plain / ours.
 """
 
 import time
+from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 import click
@@ -16,10 +18,11 @@ import numpy as np
 import torch
 
 from benchmarks.common import report
+from sparse_control.metrics.preservation import kl_divergence
 from sparse_control.models import LanguageModel, load_model
-from sparse_control.models.sites import all_sites
+from sparse_control.models.sites import add_at_sites, all_sites
 from sparse_control.protocol.effects import first_order_effects
-from sparse_control.protocol.intervention import Intervention, patched
+from sparse_control.protocol.intervention import Intervention
 from sparse_control.protocol.measurement import DOSES, FeedbackPlan, OffTargetPanel, measure
 from sparse_control.protocol.panels import OFF_TARGET, build_pairs
 from sparse_control.protocol.selectors import driver_omp
@@ -29,36 +32,41 @@ TASK = "ioi"
 
 
 class PlainWay:
-    """One full forward per prompt and patch; the forwards are timed together."""
+    """One hooked full forward per prompt and patch; the forwards are timed together, contrasts are given."""
 
-    def __init__(self, lm: LanguageModel, intervention: Intervention) -> None:
-        self.lm, self.intervention = lm, intervention
+    def __init__(self, lm: LanguageModel, intervention: Intervention, split: Split) -> None:
+        self.lm, self.intervention, self.split = lm, intervention, split
         self.seconds, self.forwards = 0.0, 0
 
     @torch.no_grad()
-    def logits(self, ids, dose: float = 0.0, pair=None) -> torch.Tensor:
-        """(V,) at the last token."""
+    def logits(self, ids: Sequence[int], pair: int = 0, dose: float = 0.0) -> torch.Tensor:
+        """(V,) at the last token, under the contrast of a pair."""
         start = time.perf_counter()
-        tokens = torch.tensor([ids])
-        if dose == 0:
-            output = self.lm.model(input_ids=tokens, use_cache=False).logits[0, -1]
-        else:
-            with patched(self.lm, self.intervention, dose=dose, pair=pair):
-                output = self.lm.model(input_ids=tokens, use_cache=False).logits[0, -1]
+        contrasts = {site: value[pair : pair + 1] for site, value in self.split.contrasts.items()}
+        added = {site: value[0] for site, value in self.intervention.additions([dose], contrasts, 1).items()}
+        with add_at_sites(self.lm, added, length=len(ids)) if dose else nullcontext():
+            output = self.lm.model(input_ids=torch.tensor([ids]), use_cache=False, logits_to_keep=1).logits[0, -1]
         self.seconds += time.perf_counter() - start
         self.forwards += 1
         return output
 
-    def margin(self, pair, ids, dose: float = 0.0) -> float:
-        """The readout of one pair."""
-        return float(margins(self.logits(ids, dose, pair)[None, None], [pair])[0, 0])
+    def margins(self, side: str, dose: float = 0.0) -> list[float]:
+        """The readout of every pair."""
+        ids = [getattr(pair, f"{side}_ids") for pair in self.split.pairs]
+        rows = torch.stack([self.logits(prompt, index, dose) for index, prompt in enumerate(ids)])
+        return margins(rows[:, None], self.split.pairs)[:, 0].tolist()
+
+
+def difference(left: Sequence[float], right: Sequence[float]) -> float:
+    """Largest absolute difference."""
+    return float(np.abs(np.subtract(left, right)).max())
 
 
 @click.command()
 @click.option("--model", default="smollm2-135m-instruct", show_default=True)
 @click.option("--pairs", "n", default=32, show_default=True)
 @click.option("--position", default=-1, show_default=True, help="Of the candidate sites.")
-@click.option("--plain-feedback", default=1, show_default=True, help="Readouts of the loop that the plain way runs.")
+@click.option("--plain-feedback", default=2, show_default=True, help="Readouts of the loop that the plain way runs.")
 @click.option("--threads", default=1, show_default=True)
 @click.option("--out", type=click.Path(path_type=Path), default=None, help="Default: benchmarks/results/six_axis.json.")
 def main(model: str, n: int, position: int, plain_feedback: int, threads: int, out: Path | None) -> None:
@@ -81,25 +89,21 @@ def main(model: str, n: int, position: int, plain_feedback: int, threads: int, o
     record = measure(lm, intervention, split, feedback=plan, off_target=panel)
     seconds = time.perf_counter() - start
 
-    plain = PlainWay(lm, intervention)
-    difference = 0.0
-    for pair, source, target in zip(pairs, record["evaluate"]["source"], record["evaluate"]["target"]):
-        difference = max(difference, abs(plain.margin(pair, pair.source_ids) - source))
-        difference = max(difference, abs(plain.margin(pair, pair.target_ids) - target))
-    for dose, row in zip(DOSES, record["evaluate"]["patched"]):
-        for pair, value in zip(pairs, row):
-            difference = max(difference, abs(plain.margin(pair, pair.source_ids, dose) - value))
-    for pair, value in zip(pairs, record["reversal"]["reversed"]):
-        difference = max(difference, abs(plain.margin(pair, pair.target_ids, -1.0) - value))
-    for prompt in OFF_TARGET:  # the patched half costs as much as the other; its direction is that of a pair
+    plain = PlainWay(lm, intervention, split)
+    differences = [
+        difference(plain.margins("source"), record["evaluate"]["source"]),
+        difference(plain.margins("target"), record["evaluate"]["target"]),
+        difference(plain.margins("target", -1.0), record["reversal"]["reversed"]),
+        *(difference(plain.margins("source", dose), row) for dose, row in zip(DOSES, record["evaluate"]["patched"])),
+    ]
+    for index, prompt in enumerate(OFF_TARGET):
         ids = lm.encode(prompt.text).tolist()
-        plain.logits(ids)
-        plain.logits(ids)
+        kl = kl_divergence(*(plain.logits(ids, index % n, dose).double().numpy() for dose in (0.0, 1.0)))
+        differences.append(abs(kl - record["preservation"]["kl"][index]))
     readouts = sum(endpoint["readouts"] - 1 for endpoint in record["feedback"]["endpoints"])
     before, counted = plain.seconds, plain.forwards
     for dose in np.linspace(0.3, 0.7, plain_feedback):
-        for pair in pairs:
-            plain.margin(pair, pair.source_ids, float(dose))
+        plain.margins("source", float(dose))
     per_readout = (plain.seconds - before) / plain_feedback
     plain_seconds = before + per_readout * readouts
     result = {
@@ -114,7 +118,7 @@ def main(model: str, n: int, position: int, plain_feedback: int, threads: int, o
         "plain_forwards_run": plain.forwards,
         "plain_seconds": plain_seconds,
         "seconds": seconds,
-        "largest_difference_logits": difference,
+        "largest_difference_logits": max(differences),
         "ratio": plain_seconds / seconds,
     }
     report("six_axis", result, "ratio", out)

@@ -112,8 +112,8 @@ def model_tables() -> list[str]:
     """The cost model from the default up to 70B."""
     lines = [
         f"Corpus of {PROMPTS} prompts of {TOKENS} tokens; QB of {WINDOW} layers evenly spread, r = {COLUMNS}, no power",
-        "iteration; states of 4,500 prompts of 24 tokens; a six-axis record of 32 pairs of 24 tokens and 1,000 readouts from the",
-        "middle block on. Memory is beside the weights, float32.",
+        "iteration; states of 4,500 prompts of 24 tokens; a six-axis record of 32 pairs of 24 tokens and 1,000 readouts",
+        "from the middle block on. Memory is beside the weights, float32.",
         "",
         "| model | weights | exact, all layers: flops | memory | disk | QB: flops | memory | disk | states: flops "
         "| record: flops |",

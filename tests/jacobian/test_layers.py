@@ -62,3 +62,13 @@ def test_ragged_prompts_and_prefixes_that_do_not_fit_give_the_same_average():
 def test_bad_arguments(arguments):
     with pytest.raises(ValueError, match="must"):
         randomized_qb_layers(**{"lm": tiny_model(), "corpus_ids": PROMPTS, "layers": [0], "rank": 4} | arguments)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_cuda_gives_the_same_as_the_cpu():
+    lm = tiny_model()
+    exact, actions = exact_jacobian(lm, prompt()), nested_actions(lm, PROMPTS, 1, vectors(), [4])[4]
+    lm.model.cuda()
+    found = exact_jacobian(lm, prompt())
+    assert found.device.type == "cuda" and relative(found.cpu() - exact, exact) < 1e-4
+    assert relative(nested_actions(lm, PROMPTS, 1, vectors(), [4])[4] - actions, actions) < 1e-4
