@@ -27,10 +27,11 @@ def check_dask(dask: str | None) -> None:
     """
     if dask is None:
         return
-    if not LOCAL.fullmatch(dask) and not ADDRESS.fullmatch(dask):
+    local = dask.split(":")[0] == "local"
+    if not (LOCAL if local else ADDRESS).fullmatch(dask):
         raise InputError(f"dask {dask}: is neither local:N nor the address of a scheduler, as tcp://HOST:8786")
     _dask_task_runner(dask)
-    if LOCAL.fullmatch(dask):
+    if local:
         return
     host, _, port = dask.rpartition("/")[2].rpartition(":")
     try:

@@ -12,6 +12,7 @@ import pytest
 
 from flows.locking import output_lock
 from sparse_control.errors import InputError
+from sparse_control.files import TEMPORARY
 from sparse_control.stages.checkpoint import SUFFIX, Checkpoint
 from sparse_control.stages.states import load_tensors
 from tests.reliability.conftest import PROJECT, content_of
@@ -99,13 +100,13 @@ def test_a_whole_run_is_refused_while_another_holds_the_folder(launcher, tmp_pat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("flow", ["official_iss", "six_axis"])
-def test_a_full_disk_is_one_line_and_what_stands_stays(launcher, tmp_path, flow, faults):
+@pytest.mark.parametrize(("flow", "most"), [("official_iss", 12), ("six_axis", 3)])
+def test_a_full_disk_is_one_line_and_what_stands_stays(launcher, tmp_path, flow, most, faults):
     whole, root = tmp_path / "whole", tmp_path / flow
     assert launcher.run(flow, whole) == 0, log(whole)
     wanted, kept, full = content_of(whole), {}, 0
     draw = random.Random(0)
-    while (code := launcher.run(flow, root, full_after=(writes := draw.randint(0, 12)))) != 0:
+    while (code := launcher.run(flow, root, full_after=draw.randint(0, most))) != 0:
         faults.inject(f"full disk during {flow}")
         assert code == 2, log(root)
         lines = log(root).splitlines()
@@ -115,7 +116,7 @@ def test_a_full_disk_is_one_line_and_what_stands_stays(launcher, tmp_path, flow,
         standing = {path: sha256 for path, sha256 in content_of(root).items() if path in wanted and path != "MANIFEST.json"}
         assert kept.items() <= standing.items(), "earlier results are intact"
         assert all(wanted[path] == sha256 for path, sha256 in standing.items()), "and nothing half-written is among them"
-        assert full < 60, writes
+        assert full < 60
         kept = standing
     assert content_of(root) == wanted
     assert full > 3
@@ -158,7 +159,7 @@ def test_unfinished_work_is_no_result_and_goes_on_only_as_it_was_begun(launcher,
     for name in ("model", "corpus", "dtype", "code"):
         with pytest.raises(InputError, match="holds unfinished work with another"):
             Checkpoint(begun.with_name(begun.name.removesuffix(SUFFIX)), {name: "another"}, every=60).load()
-    before = content_of(root)
+    before = {path: sha256 for path, sha256 in content_of(root).items() if not path.endswith(TEMPORARY)}
     params = tiny_folder / "params.yaml"
     text = params.read_text()
     try:
