@@ -2,9 +2,11 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import click
@@ -12,7 +14,7 @@ import pytest
 from tests.artifact_root import build_root
 
 from sparse_control import cli
-from sparse_control.commands import doctor, entry, measure
+from sparse_control.commands import doctor, entry, extras, measure
 from sparse_control.errors import InputError
 
 PROJECT = Path(__file__).parent.parent
@@ -432,6 +434,13 @@ def test_doctor_tells_the_mend(run, monkeypatch, tmp_path):
     assert "missing numpy: python -m pip install -c constraints.txt -e ." in out
     assert "missing model smollm2-135m-instruct: python -m sparse_control models fetch smollm2-135m-instruct" in out
     assert "missing corpus: python -m sparse_control corpus build" in out
+
+
+def test_the_extras_are_those_of_the_project():
+    declared = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
+    for extra, packages in {"": extras.BASE, **extras.EXTRAS}.items():
+        wanted = declared["optional-dependencies"][extra] if extra else declared["dependencies"]
+        assert [re.split(r"[<>=]", name)[0] for name in wanted] == list(packages)
 
 
 def test_a_closed_pipe_is_quiet(built):

@@ -1,6 +1,7 @@
 """`run generate`: text under an intervention, from a six-axis record or from a file of one's own."""
 
 import json
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -85,7 +86,8 @@ def generate(
     except ValueError as error:
         raise InputError(str(error)) from error
     if as_json:
-        click.echo(json.dumps(_as_json(lm, applied, prompt or chat, phases, done), indent=1, ensure_ascii=False))
+        report = _as_json(lm, applied, prompt or chat, phases, done)
+        click.echo(json.dumps(report, indent=1, ensure_ascii=False, allow_nan=False))
         return
     for one in done:
         click.echo(f"dose {one.dose:g}" + (" (unpatched)" if one.dose == 0 else ""))
@@ -108,7 +110,7 @@ def _as_json(
         "phases": phases,
         "support": [site.name for site in applied.support],
         "strengths": list(applied.strengths),
-        "direction_norms": [float(direction.norm()) for direction in applied.directions],
+        "direction_norms": [_norm(direction) for direction in applied.directions],
         "generations": [
             {
                 "dose": one.dose,
@@ -120,6 +122,12 @@ def _as_json(
             for one in done
         ],
     }
+
+
+def _norm(direction: Any) -> float | None:
+    """Null where the squares overflow."""
+    value = float(direction.norm())
+    return value if math.isfinite(value) else None
 
 
 def _measured(path: Path, seed: int | None) -> "Measurement":
@@ -144,10 +152,13 @@ def _measured(path: Path, seed: int | None) -> "Measurement":
 def _loaded(model: str | None, measured: "Measurement | None") -> "LanguageModel":
     from sparse_control.commands.measure import check_model
     from sparse_control.models import load_model
+    from sparse_control.models.fetch import registry
     from sparse_control.project import project_folder
     from sparse_control.settings import load_settings
 
     name = model or (measured.model.replace("--", "/") if measured is not None else None)
+    if model is None and measured is not None and "/" not in name and name not in registry():
+        raise InputError(f"the record was measured on {name}, which is no registry name; say where it is by --model")
     check_model("smoke", name)
     settings = load_settings(project_folder() / "params.yaml", "smoke", name)
     log(f"loading {settings.model} ...")

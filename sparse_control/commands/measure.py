@@ -119,7 +119,8 @@ _add_flow(
     "experiment-b", "flows.experiments", "experiment_b",
     """Does the rank of the small model do for a medium one?
 
-    Direct actions and the behaviour of the rank on the medium model; the results stand in experiment_b/ of the folder.""",
+    Direct actions and the behaviour of the rank on the medium model. The results stand in experiment_b/ of the folder;
+    with the small model's own --root, `show rank_transfer` compares the two.""",
     preset="medium",
 )  # fmt: skip
 _add_flow(

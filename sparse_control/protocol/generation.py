@@ -177,7 +177,8 @@ def _chosen(logits: np.ndarray, temperature: float, draws: np.random.Generator) 
         token = int(logits.argmax())
     else:
         cumulated = np.exp(shifted / temperature).cumsum()
-        token = int(np.searchsorted(cumulated, draws.random() * cumulated[-1], side="right"))
+        place = np.searchsorted(cumulated, draws.random() * cumulated[-1], side="right")
+        token = min(int(place), len(logits) - 1)  # the product may round up to the last sum
     return token, float(log_probabilities[token])
 
 

@@ -146,6 +146,13 @@ def test_wrong_numbers(run, tiny, own, options, words):
     refused(run("--prompt", TEXT, "--intervention", own(), *options), *words)
 
 
+def test_directions_whose_norm_overflows(run, tiny, own):
+    path = own(directions=[[1e200] * WIDTH])
+    code, out, _ = run("--prompt", TEXT, "--intervention", path, "--dose", 0, "--tokens", 2, "--json")
+    assert code == 0 and json.loads(out)["direction_norms"] == [None]
+    refused(run("--prompt", TEXT, "--intervention", path, "--dose", 1), "dose 1: the logits of new token 0 are not finite")
+
+
 def test_a_chat_template_is_needed_for_chat(run, tiny, own):
     refused(run("--chat", "a b", "--intervention", own()), "no chat template")
 
@@ -155,13 +162,15 @@ def records(tmp_path_factory):
     return build_root(tmp_path_factory.mktemp("generate"), tables=False) / "measurements" / "toy-model"
 
 
-def test_records_are_refused_by_seed_and_support(run, tiny, records, tmp_path):
+def test_records_are_refused_by_seed_and_support(run, tiny, records, tmp_path, monkeypatch):
     path = records / "ioi.coverage_driver.P.jsonl"
     refused(run("--prompt", TEXT, "--record", path, "--seed", 99), "has no seed 99; there are: 0, 1")
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     empty = tmp_path / "empty.jsonl"
     empty.write_text("")
     refused(run("--prompt", TEXT, "--record", empty), "holds no record")
+    monkeypatch.undo()  # the model is looked up by the record's name again
+    refused(run("--prompt", TEXT, "--record", path), "measured on toy-model, which is no registry name")
     broken = tmp_path / "broken.jsonl"
     broken.write_text(json.dumps(rows[0] | {"support": ["L2"]}) + "\n")
     refused(run("--prompt", TEXT, "--record", broken), "broken.jsonl:1: support.0")
