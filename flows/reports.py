@@ -65,12 +65,22 @@ def tables_artifact(flow: str, root: Path, group: str) -> None:
         root: folder with measurements.
         group: `iss` or `protocol`.
     """
-    if FlowRunContext.get() is not None:
-        _told(create_markdown_artifact, markdown=markdown_tables(root, group), key=_key(flow, "tables"), description=str(root))
+    if FlowRunContext.get() is None:
+        return
+    try:
+        markdown = markdown_tables(root, group)
+    except InputError as error:  # of records that this run has not made
+        click.echo(f"note: no tables for Prefect ({error})", err=True)
+        return
+    _told(create_markdown_artifact, markdown=markdown, key=_key(flow, "tables"), description=str(root))
 
 
 def markdown_tables(root: Path, group: str) -> str:
-    """The tables of a group as Markdown; a table that the root has no records for is left out."""
+    """The tables of a group as Markdown.
+
+    Raises:
+        InputError: a malformed record.
+    """
     from sparse_control.artifact.layout import LAYOUTS, shown
     from sparse_control.artifact.render import plain_text
     from sparse_control.artifact.tables import TABLES, read_records
@@ -79,9 +89,6 @@ def markdown_tables(root: Path, group: str) -> str:
     texts = []
     for name in TABLES:
         if LAYOUTS[name].group == group:
-            try:
-                texts.append(plain_text(shown(name, TABLES[name](records), records)))
-            except InputError:
-                continue
+            texts.append(plain_text(shown(name, TABLES[name](records), records)))
     # a fence longer than any run of backticks inside
     return "\n\n".join(f"````\n{text.replace('````', '```')}\n````" for text in texts) or "no tables"

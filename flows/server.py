@@ -14,6 +14,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from prefect.settings import PREFECT_API_URL, PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS, temporary_settings
 
@@ -33,10 +34,11 @@ def temporary_server() -> Iterator[str]:
         return
     with socket.create_server((HOST, 0)) as listening:
         url = f"http://{HOST}:{listening.getsockname()[1]}/api"
+        here = os.pathsep.join(filter(None, (str(Path(__file__).resolve().parent.parent), os.environ.get("PYTHONPATH"))))
         environment = {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1", "PREFECT__SERVER_FINAL": "1"}
         server = subprocess.Popen(
             [sys.executable, "-m", "flows.server", str(listening.fileno())],
-            env=os.environ | environment,
+            env=os.environ | environment | {"PYTHONPATH": here},
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             pass_fds=[listening.fileno()],

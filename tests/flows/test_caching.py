@@ -142,3 +142,39 @@ def test_name_schema_and_code_are_in_the_key():
     assert base != content_key("b", schema=1, modules=MODULES)(None, {})
     assert base != content_key("a", schema=2, modules=MODULES)(None, {})
     assert base != content_key("a", schema=1, modules=("sparse_control.seeds",))(None, {})
+
+
+@pytest.mark.slow
+def test_a_result_cut_short_by_a_kill_is_made_again(root, prefect_server):
+    small(str(root))
+    results = [path for path in prefect_server.iterdir() if path.is_file()]
+    assert results
+    for path in results:
+        path.write_bytes(path.read_bytes()[:-20])
+    assert small(str(root)) == [False, False] and small(str(root)) == [True, True]
+
+
+@task(name="unit", cache_key_fn=content_key("unit", schema=1, modules=MODULES), persist_result=True,
+      result_serializer="json")  # fmt: skip
+def unit(root: str, value: int) -> dict[str, str]:
+    return _write(f"unit{value}", root, value)
+
+
+@flow(name="whole", persist_result=False)
+def whole(root: str, values: list[int]) -> list[bool]:
+    units = [Step(unit, f"unit {value}", {"root": root, "value": value}, order=(-value,)) for value in values]
+    with ThreadPoolTaskRunner(max_workers=1) as runner:
+        progress = Progress("whole", runner)
+        progress.run([Step(first, "first", {"root": root, "value": 0}, lambda: units)], below=Path(root))
+    return [step["skipped"] for step in progress.steps]
+
+
+@pytest.mark.slow
+def test_units_come_in_their_order_and_only_those_that_are_missing(root):
+    assert whole(str(root), [1, 2, 3]) == [False]
+    assert BODIES == ["unit3", "unit2", "unit1", "first"]
+    BODIES.clear()
+    assert whole(str(root), [1, 2, 3]) == [True] and BODIES == [], "units of a step that stands are not asked for"
+    (root / "first.txt").unlink()
+    (root / "unit2.txt").write_text("changed")
+    assert whole(str(root), [1, 2, 3]) == [False] and BODIES == ["unit2", "first"]

@@ -8,6 +8,7 @@ import yaml
 
 from flows.cluster import task_runner
 from flows.common import checked_root, checked_settings
+from flows.locking import output_lock
 from flows.official_iss import official_iss
 from flows.reproduce import reproduce
 from flows.six_axis import six_axis
@@ -86,3 +87,26 @@ def test_weights_are_told_apart_without_loading_them(tmp_path):
     }
     assert all(found == wanted for found, wanted in kinds.items())
     assert len({before, weights_identity(str(tmp_path / "model")), weights_identity(str(tmp_path / "one.gguf"))}) == 3
+
+
+def test_all_wrong_parameters_are_told_together_and_nothing_is_made(tmp_path):
+    root = tmp_path / "root"
+    with pytest.raises(InputError) as error:
+        official_iss.fn(preset="none", model="smollm3", root=str(root), dask="nowhere")
+    told = str(error.value)
+    assert told.startswith("3 parameters are wrong: (1) ") and "no preset 'none'" in told
+    assert "(2) model 'smollm3': not in the registry" in told and "(3) dask nowhere: is neither" in told
+    assert not root.exists()
+
+
+@pytest.mark.parametrize(("name", "model"), [("no such file", "a.gguf"), ("not in the registry", "smollm")])
+def test_a_model_that_cannot_be_is_refused_before_any_work(tmp_path, name, model):
+    with pytest.raises(InputError, match=name):
+        six_axis.fn(model=model, root=str(tmp_path / "root"))
+    assert not (tmp_path / "root").exists()
+
+
+def test_a_second_run_in_a_folder_is_refused_before_any_work(tmp_path):
+    with output_lock(tmp_path), pytest.raises(InputError, match="another run is measuring into it"):
+        six_axis.fn(root=str(tmp_path))
+    assert [path.name for path in tmp_path.iterdir()] == [".lock"]

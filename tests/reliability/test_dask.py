@@ -42,8 +42,8 @@ def measure(tiny_folder, api):
     """Starts a flow in a process of its own."""
     started = []
 
-    def start(flow, root):
-        parameters = json.dumps({"root": str(root), "dask": "local:2"})
+    def start(flow, root, dask="local:2"):
+        parameters = json.dumps({"root": str(root), "dask": dask})
         process = subprocess.Popen(
             [sys.executable, "-m", "tests.reliability.measuring", str(tiny_folder), flow, parameters],
             cwd=PROJECT, env=os.environ | api, stderr=subprocess.PIPE, text=True, start_new_session=True,
@@ -70,22 +70,55 @@ def test_official_iss_on_two_processes_is_the_serial_run(launcher, measure, tmp_
     assert content_of(dasked) == content_of(serial)
 
 
+@pytest.fixture
+def cluster():
+    """A cluster that is there already, of two processes."""
+    import distributed
+
+    with distributed.LocalCluster(
+        n_workers=2, threads_per_worker=1, processes=True, host="127.0.0.1", dashboard_address=None
+    ) as cluster:
+        yield cluster
+
+
 @pytest.mark.slow
-def test_a_killed_worker_loses_nothing(launcher, measure, tmp_path, faults):
+def test_a_killed_worker_of_a_cluster_by_its_address_loses_nothing(launcher, measure, cluster, tmp_path, faults):
     serial, dasked = tmp_path / "serial", tmp_path / "dasked"
     assert launcher.run("six_axis", serial) == 0, serial.with_suffix(".log").read_text()
-    process = measure("six_axis", dasked)
+    process = measure("six_axis", dasked, cluster.scheduler_address)
     told, victim = [], None
     for line in process.stderr:
         told.append(line)
         if victim is None and (count := re.search(r"\((\d+) of (\d+)\)", line)) and int(count[1]) < int(count[2]):
-            victim = workers(process.pid)[0]
+            victim = next(iter(cluster.workers.values())).pid
             os.kill(victim, signal.SIGKILL)
             faults.inject("SIGKILL of a Dask worker")
     assert process.wait() == 0, "".join(told)
     assert victim is not None
     assert content_of(dasked) == content_of(serial)
     faults.survive("SIGKILL of a Dask worker")
+
+
+@pytest.mark.slow
+def test_a_killed_run_leaves_no_workers_and_goes_on(launcher, measure, tmp_path, faults):
+    import psutil
+
+    serial, dasked = tmp_path / "serial", tmp_path / "dasked"
+    assert launcher.run("six_axis", serial) == 0, serial.with_suffix(".log").read_text()
+    process = measure("six_axis", dasked)
+    told = []
+    for line in process.stderr:
+        told.append(line)
+        if re.search(r"\((\d+) of (\d+)\)", line):
+            break
+    assert process.poll() is None, "".join(told)
+    left = [psutil.Process(pid) for pid in workers(process.pid)]
+    os.kill(process.pid, signal.SIGKILL)
+    faults.inject("SIGKILL of a run on a local cluster")
+    assert len(left) == 2 and not psutil.wait_procs(left, timeout=60)[1], "workers are left behind"
+    assert launcher.run("six_axis", dasked) == 0, dasked.with_suffix(".log").read_text()
+    assert content_of(dasked) == content_of(serial)
+    faults.survive("SIGKILL of a run on a local cluster")
 
 
 def workers(parent: int) -> list[int]:
