@@ -10,7 +10,6 @@ import click
 from prefect.artifacts import create_markdown_artifact, create_progress_artifact, update_progress_artifact
 from prefect.context import FlowRunContext
 
-from sparse_control.errors import InputError
 from sparse_control.project import project_folder
 
 
@@ -69,8 +68,8 @@ def tables_artifact(flow: str, root: Path, group: str) -> None:
         return
     try:
         markdown = markdown_tables(root, group)
-    except InputError as error:  # of records that this run has not made
-        click.echo(f"note: no tables for Prefect ({error})", err=True)
+    except Exception as error:  # of records that this run has not made, or of their tables; what is measured stands
+        click.echo(f"note: no tables for Prefect ({type(error).__name__}: {error})", err=True)
         return
     _told(create_markdown_artifact, markdown=markdown, key=_key(flow, "tables"), description=str(root))
 
