@@ -205,7 +205,7 @@ def plain_text(table: Shown) -> str:
     widths = [max(len(row[index]) for row in grid) for index in range(len(headings))]
     lines = [
         "  ".join(
-            cell.ljust(width) if align == "l" else cell.rjust(width)
+            cell.rjust(width) if align == "r" else cell.ljust(width)
             for cell, width, align in zip(row, widths, table.aligns, strict=True)
         ).rstrip()
         for row in grid

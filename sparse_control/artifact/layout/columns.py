@@ -43,11 +43,11 @@ def significant(value: float | None, digits: int = 3) -> str:
 
 @dataclass(frozen=True)
 class Column:
-    """One shown column: its heading (line breaks allowed), the text of a row, left or right."""
+    """One shown column: its heading (line breaks allowed), the text of a row, and where it stands."""
 
     heading: str
     text: Callable[[Row], str]
-    align: str = "r"
+    align: str = "r"  # or l; or w and a width in mm: words that print wraps
 
 
 def label(name: str, heading: str) -> Column:

@@ -1,5 +1,7 @@
 """How selectors beside their controls, the gate and the effects check are shown."""
 
+from dataclasses import replace
+
 from sparse_control.artifact.layout.columns import (
     EMPTY,
     Column,
@@ -58,7 +60,7 @@ LAYOUTS: dict[str, Layout] = {
             whole("dropped", "Dropped"),
             label("pairs_from", "Pairs"),
             label("off_target_from", "Off-target"),
-            Column("Result", _why, "l"),
+            Column("Result", _why, "w40"),
         ),
     ),
     "controls": Layout(
@@ -74,7 +76,7 @@ LAYOUTS: dict[str, Layout] = {
         group="protocol",
         columns=(
             *HEAD,
-            STATUS,
+            replace(STATUS, align="w14"),
             decimal("sites_mean", "Sites", 1),
             with_deviation("rel_tar_mean", "rel_tar_sd", "Rel_tar", 2),
             out_of("passes_0.40", "n_seeds", "≤ .40"),
@@ -88,7 +90,7 @@ LAYOUTS: dict[str, Layout] = {
             decimal("refit_mean", "Refit", 2),
             decimal("frozen_mean", "Frozen", 2),
             Column("Predicted,\nmeasured", _additivity),
-            Column("Over draws", _range),
+            Column("Over draws", _range, "w15"),
         ),
     ),
     "effects_check": Layout(

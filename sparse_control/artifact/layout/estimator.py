@@ -58,6 +58,11 @@ def _failed(row: Row) -> str:
     return ", ".join(short) if len(short) == len(reason.split("; ")) else reason
 
 
+def _remark(row: Row) -> str:
+    """What failed; that r = d is said in the column of r."""
+    return EMPTY if row["r_is_d"] and row["status"] == VALIDATED else _failed(row)
+
+
 def _ends_of_steps(rows: list[Row]) -> list[Row]:
     """Per layer the last attempt of each step of the ladder."""
     last = {(row["layer"], row["step"]): row["attempt"] for row in rows}
@@ -98,7 +103,7 @@ LAYOUTS: dict[str, Layout] = {
             small("median_relative_error", "Median\nrel. error"),
             small("iss_rank_difference", "Rank\ndiff."),
             small("iss_seed_deviation", "Seed\nsd"),
-            Column("Remark", lambda row: EMPTY if row["r_is_d"] and row["status"] == VALIDATED else _failed(row), "l"),
+            Column("Remark", _remark, "w26"),
         ),
     ),
     "ladder": Layout(

@@ -22,7 +22,7 @@ from sparse_control.artifact.layout.columns import (
 from sparse_control.artifact.tables.protocol import PASSES
 
 HEAD = (named("task", "Task"), named("selector", "Selector"), label("condition", "Dir."))
-STATUS = Column("Seeds", lambda row: str(row["n_seeds"]) if row["n_seeds"] else row["status"])
+STATUS = Column("Seeds", lambda row: str(row["n_seeds"]) if row["n_seeds"] else row["status"], "w29")
 
 MAIN = ("driver_omp", "coverage_driver")
 CONTROLS_ELSEWHERE = (
