@@ -13,9 +13,9 @@ from pathlib import Path
 import click
 import torch
 
-from benchmarks.common import block_parameters, counted_flops, matrix_rate, prompts, report, timed
+from benchmarks.common import benchmark_model, block_parameters, counted_flops, matrix_rate, prompts, report, timed
 from sparse_control.jacobian import exact_jacobian
-from sparse_control.models import LanguageModel, load_model
+from sparse_control.models import LanguageModel
 from sparse_control.models.decode import DecodeStep
 from sparse_control.models.stream import first_input_as_leaf, full_stream
 
@@ -38,7 +38,7 @@ def peer_rows(lm: LanguageModel, ids: torch.Tensor, batches: int) -> torch.Tenso
 
 
 @click.command()
-@click.option("--model", default="smollm2-135m-instruct", show_default=True)
+@click.option("--model", default="smollm2-135m-instruct", show_default=True, help="Or random-WIDTHxLAYERS.")
 @click.option("--tokens", default=128, show_default=True)
 @click.option("--peer-batches", default=2, show_default=True)
 @click.option("--repeats", default=3, show_default=True)
@@ -47,7 +47,7 @@ def peer_rows(lm: LanguageModel, ids: torch.Tensor, batches: int) -> torch.Tenso
 def main(model: str, tokens: int, peer_batches: int, repeats: int, threads: int, out: Path | None) -> None:
     """Time both ways in one run."""
     torch.set_num_threads(threads)
-    lm = load_model(model)
+    lm = benchmark_model(model)
     (ids,) = prompts(lm, 1, tokens)
     exact_jacobian(lm, ids)  # warm
     seconds, jacobian = timed(lambda: exact_jacobian(lm, ids), repeats)

@@ -13,17 +13,16 @@ from pathlib import Path
 import click
 import torch
 
-from benchmarks.common import block_parameters, matrix_rate, prompts, report, timed
+from benchmarks.common import benchmark_model, block_parameters, matrix_rate, prompts, report, timed
 from sparse_control.jacobian import DenseOperator, exact_jacobian, randomized_qb
 from sparse_control.jacobian.layers import randomized_qb_layers
-from sparse_control.models import load_model
 from sparse_control.models.decode import DecodeStep
 
 NESTED = 6
 
 
 @click.command()
-@click.option("--model", default="smollm2-135m-instruct", show_default=True)
+@click.option("--model", default="smollm2-135m-instruct", show_default=True, help="Or random-WIDTHxLAYERS.")
 @click.option("--tokens", default=128, show_default=True)
 @click.option("--prompts", "n", default=8, show_default=True)
 @click.option("--columns", default=96, show_default=True, help="r = k + p, with p = 32.")
@@ -36,7 +35,7 @@ def main(
 ) -> None:
     """Time both ways in one run."""
     torch.set_num_threads(threads)
-    lm = load_model(model)
+    lm = benchmark_model(model)
     ids = prompts(lm, n, tokens)
     middle, rank = lm.n_layers // 2, columns - 32
     spread = [lm.n_layers * (place + 1) // (layers + 1) for place in range(layers)]
@@ -65,6 +64,7 @@ def main(
     products = 4 * columns * block_parameters(lm) * (lm.n_layers - middle) / lm.n_layers
     result = {
         "model": lm.name,
+        "width": lm.width,
         "tokens": tokens,
         "prompts": n,
         "layer": middle,

@@ -10,14 +10,14 @@ last line is the largest error of the cost model.
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 import numpy as np
 import torch
-from transformers import AutoModelForCausalLM, LlamaConfig
 
-from benchmarks.common import counted_flops, prompts, report, timed
+from benchmarks.common import counted_flops, prompts, random_config, random_model, report, timed
 from sparse_control.cost import Shape, exact_cost, qb_cost, shape_of, six_axis_cost, states_cost, weights_bytes
 from sparse_control.jacobian import exact_jacobian
 from sparse_control.jacobian.layers import randomized_qb_layers
@@ -37,22 +37,6 @@ SIZES = {
 }
 
 
-def random_model(width: int, layers: int) -> LanguageModel:
-    """A Llama of the usual proportions with random weights."""
-    config = LlamaConfig(
-        vocab_size=256,
-        hidden_size=width,
-        intermediate_size=width * 8 // 3 // 64 * 64,
-        num_hidden_layers=layers,
-        num_attention_heads=width // 64,
-        num_key_value_heads=width // 64 // 3,
-        max_position_embeddings=1024,
-    )
-    torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(config).eval().requires_grad_(False)
-    return LanguageModel.wrap(model, provenance={"name": f"random-{width}x{layers}"})
-
-
 def seconds(way: str, size: dict[str, int]) -> float:
     """Time of one measurement on a random model of a given size."""
     lm = random_model(size["d"], size["L"])
@@ -63,14 +47,28 @@ def seconds(way: str, size: dict[str, int]) -> float:
 
 
 def exponents() -> dict[str, dict[str, float]]:
-    """Way -> size -> slope of log time over log size between the first and the last size, by least squares."""
+    """Way -> size -> slope of log time over log size, and of the cost model's flops."""
     found = {}
     for way, names in (("exact", "dLTn"), ("qb", "dLTnr")):
-        found[way] = {}
+        found[way], found[f"{way} flops"] = {}, {}
         for name in names:
-            times = [seconds(way, BASE | {name: value}) for value in SIZES[name]]
-            found[way][name] = round(float(np.polyfit(np.log(SIZES[name]), np.log(times), 1)[0]), 2)
+            sizes = [BASE | {name: value} for value in SIZES[name]]
+            found[way][name] = slope(SIZES[name], [seconds(way, size) for size in sizes])
+            found[f"{way} flops"][name] = slope(SIZES[name], [flops(way, size) for size in sizes])
     return found
+
+
+def slope(sizes: Sequence[int], costs: Sequence[float]) -> float:
+    """Of log cost over log size, by least squares."""
+    return round(float(np.polyfit(np.log(sizes), np.log(costs), 1)[0]), 2)
+
+
+def flops(way: str, size: dict[str, int]) -> float:
+    """What the cost model says of the same measurement."""
+    shape = shape_of("random", random_config(size["d"], size["L"]))
+    if way == "exact":
+        return exact_cost(shape, tokens=size["T"], prompts=size["n"]).flops
+    return qb_cost(shape, tokens=size["T"], prompts=size["n"], layers=(size["L"] // 2,), columns=size["r"]).flops
 
 
 def layers_asked(lm: LanguageModel, ids: torch.Tensor) -> float:

@@ -2,13 +2,12 @@
 
     python -m benchmarks.six_axis [--model NAME] [--pairs 32] [--position -1] [--threads 1] [--out FILE]
 
-The plain way hooks the model once the contrasts are known and makes one full forward per prompt, dose and readout: both sides unpatched, ten doses,
-reversal, every readout of the feedback loop, and 32 off-target prompts with and without the patch. Its readouts of the
-feedback loop beyond the first `--plain-feedback` are not run but counted at the time of the others. The support is what
-Driver-OMP selects. The last line is the ratio plain / ours.
+The plain way hooks the model once the contrasts are known and makes one full forward per prompt, dose and readout: both
+sides unpatched, ten doses, reversal, every readout of the feedback loop, and 32 off-target prompts with and without the
+patch. Its readouts of the feedback loop beyond the first `--plain-feedback` are not run but counted at the time of the
+others. The support is what Driver-OMP selects. The last line is the ratio plain / ours.
 """
 
-import time
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -17,7 +16,7 @@ import click
 import numpy as np
 import torch
 
-from benchmarks.common import report
+from benchmarks.common import clock, report
 from sparse_control.metrics.preservation import kl_divergence
 from sparse_control.models import LanguageModel, load_model
 from sparse_control.models.sites import add_at_sites, all_sites
@@ -41,12 +40,12 @@ class PlainWay:
     @torch.no_grad()
     def logits(self, ids: Sequence[int], pair: int = 0, dose: float = 0.0) -> torch.Tensor:
         """(V,) at the last token, under the contrast of a pair."""
-        start = time.perf_counter()
+        start = clock()
         contrasts = {site: value[pair : pair + 1] for site, value in self.split.contrasts.items()}
         added = {site: value[0] for site, value in self.intervention.additions([dose], contrasts, 1).items()}
         with add_at_sites(self.lm, added, length=len(ids)) if dose else nullcontext():
             output = self.lm.model(input_ids=torch.tensor([ids]), use_cache=False, logits_to_keep=1).logits[0, -1]
-        self.seconds += time.perf_counter() - start
+        self.seconds += clock() - start
         self.forwards += 1
         return output
 
@@ -79,7 +78,7 @@ def main(model: str, n: int, position: int, plain_feedback: int, threads: int, o
     intervention = Intervention(tuple(sites[index] for index in chosen.support), chosen.strengths)
     pairs = build_pairs(TASK, lm, "evaluate", n, 0)
 
-    start = time.perf_counter()
+    start = clock()
     split = Split.read(lm, pairs, intervention.support)
     low, high = float(split.y_source.mean()), float(split.y_target.mean())
     plan = FeedbackPlan(
@@ -87,7 +86,7 @@ def main(model: str, n: int, position: int, plain_feedback: int, threads: int, o
     )
     panel = OffTargetPanel.read(lm, OFF_TARGET, intervention.support)
     record = measure(lm, intervention, split, feedback=plan, off_target=panel)
-    seconds = time.perf_counter() - start
+    seconds = clock() - start
 
     plain = PlainWay(lm, intervention, split)
     differences = [

@@ -143,8 +143,10 @@ def exact_cost(shape: Shape, *, tokens: int, prompts: int, layers: int | None = 
     merging = shape.layers * (2 * width**2 * shape.hidden + 4 * shape.mlp)  # the product, and its check
     sweep = width * shape.layers * (2 * shape.attention + 2 * width**2 + _per_vector(shape))
     prompt = _forward(shape, tokens - 1) + _decode_step(shape, tokens) + merging + sweep
-    # merged MLPs; the gradients and their stack; the float64 sum
-    memory = width**2 * (FLOAT32 * (shape.layers + 2 * layers) + FLOAT64 * layers) + _cache_bytes(shape, tokens)
+    # merged MLPs, the gradients and their stack in float32; the sum and the float64 copy that is added to it
+    matrices = width**2 * (FLOAT32 * (shape.layers + 2 * layers) + FLOAT64 * 2 * layers)
+    heads = FLOAT32 * 3 * shape.layers * shape.heads * shape.head_dim**2  # the attention's
+    memory = matrices + heads + _cache_bytes(shape, tokens)
     return Cost(flops=prompts * prompt, memory=memory, disk=FLOAT32 * layers * width**2)
 
 
