@@ -218,8 +218,8 @@ def _data(folder: str) -> list[str]:
 def pipeline_text(settings: Settings, root: Path) -> str:
     """The content of dvc.yaml."""
     blocks = "\n".join(_stage_text(stage) for stage in stages(settings, root))
-    plots = "\n".join(_plots(settings, Path(root)))
-    return f"{HEADER.format(preset=settings.preset)}stages:\n{blocks}\nplots:\n{plots}\n"
+    plots = "".join(f"{plot}\n" for plot in _plots(settings, Path(root)))
+    return f"{HEADER.format(preset=settings.preset)}stages:\n{blocks}" + (f"\nplots:\n{plots}" if plots else "")
 
 
 def corpus_text() -> str:
