@@ -4,6 +4,7 @@
 #   make reproduce   every table from the committed measurements; installs no torch
 #   make serve       Prefect server and worker on 127.0.0.1, deployments registered; `make stop` ends both
 #   make deployed FLOW=official-iss   one flow on that worker, watched; exit 1 where it fails
+#   make record PRESET=paper   what was measured into the project folder, into dvc.yaml, dvc.lock and the store
 #   make remeasure STAGE=official_iss   one frozen stage of dvc.yaml, measured again into the project folder
 #   make clean       remove everything that is not committed
 
@@ -32,7 +33,7 @@ export PREFECT_SERVER_ANALYTICS_ENABLED := false
 export DO_NOT_TRACK := 1
 export PREFECT_CLI_PROMPT := false
 
-.PHONY: run test reproduce serve stop clean deployments model corpus remeasure deployed
+.PHONY: run test reproduce serve stop clean deployments model corpus remeasure record deployed
 
 run: corpus
 	$(CLI) run official-iss --preset $(PRESET) --model $(MODEL) --root $(ROOT)
@@ -112,6 +113,14 @@ stop:
 	  for second in $$(seq 20); do kill -0 $$number 2>/dev/null || break; sleep 1; done; \
 	  kill -9 $$number 2>/dev/null || true; \
 	done
+
+# after measuring into the project folder: curves, graph, lock and store as they now are; git is left to you
+record:
+	$(CLI) reproduce
+	$(BIN)/python -m sparse_control.stages curves
+	$(BIN)/python -m sparse_control.stages pipeline --preset $(PRESET) > dvc.yaml.new && mv dvc.yaml.new dvc.yaml
+	$(DVC) commit --force --quiet
+	$(DVC) push --quiet
 
 # DVC only verifies a frozen stage, forced or not, and writes dvc.yaml in its own way when it unfreezes one
 remeasure:
