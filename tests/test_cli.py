@@ -58,7 +58,8 @@ def refused(result, *words):
 @pytest.mark.parametrize(
     "arguments", [
         ["reproduce"], ["verify"], ["show"], ["show", "iss"], ["show", "protocol"], ["show", "reuse"],
-        ["show", "provenance", "paper/tables/reuse.csv"], ["show", "sites", "--help"], ["show", "--help"], ["score", str(EXAMPLE)], ["--help"], ["doctor"],
+        ["show", "provenance", "paper/tables/reuse.csv"], ["show", "sites", "--help"], ["show", "--help"],
+        ["score", str(EXAMPLE)], ["--help"], ["doctor"],
         ["run", "--help"], ["run", "six-axis", "--help"], ["run", "generate", "--help"],
     ],
 )  # fmt: skip
@@ -164,7 +165,8 @@ def test_show_provenance(run, built, tmp_path):
 def test_show_sites(run, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({
         "model_type": "odd", "text_config": {
-            "hidden_size": 96, "num_hidden_layers": 2, "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 32,
+            "hidden_size": 96, "num_hidden_layers": 2, "num_attention_heads": 6, "num_key_value_heads": 2,
+            "head_dim": 32,
         },
     }))  # fmt: skip
     code, out, _ = run("show", "sites", tmp_path)
@@ -298,7 +300,10 @@ def test_a_missing_extra_is_one_line(module, command, extra):
 def test_models_are_known_without_torch():
     done = without("torch", "from sparse_control.cli import main; sys.exit(main(['models', 'list']))")
     assert done.returncode == 0 and "smollm2-135m-instruct" in done.stdout
-    program = "try:\n    from sparse_control.models import load_model\nexcept ModuleNotFoundError as error:\n    print(error)"
+    program = (
+        "try:\n    from sparse_control.models import load_model\n"
+        "except ModuleNotFoundError as error:\n    print(error)"
+    )
     assert without("torch", program).stdout.startswith("torch is not installed; run: python -m pip install")
 
 
@@ -335,7 +340,8 @@ def test_a_failing_run(run, given_flow, raised, code, message):
     assert run("run", "official-iss") == (code, "", message)
 
 
-FLOWS = ("official-iss", "experiment-a", "experiment-b", "experiment-c", "experiment-d", "nulls", "alternatives", "six-axis")
+EXPERIMENTS = ("experiment-a", "experiment-b", "experiment-c", "experiment-d")
+FLOWS = ("official-iss", *EXPERIMENTS, "nulls", "alternatives", "six-axis")
 
 
 @pytest.mark.parametrize("command", FLOWS)
@@ -372,7 +378,8 @@ def test_six_axis_hands_on_what_is_asked_for(run, given_flow, tmp_path):
 
     given_flow(flow)
     (tmp_path / "xstest.csv").write_text("")
-    options = ["--task", "ioi", "--task", "refusal", "--selector", "top_k", "--condition", "F", "--seed", 0, "--seed", 5]
+    options = ["--task", "ioi", "--task", "refusal", "--selector", "top_k", "--condition", "F", "--seed", 0]
+    options += ["--seed", 5]
     files = ["--mmlu", tmp_path, "--xstest", tmp_path / "xstest.csv", "--wait"]
     assert run("run", "six-axis", "--root", tmp_path, *options, *files)[0] == 0
     assert seen == {
@@ -482,7 +489,9 @@ def test_an_unpacked_archive_with_a_read_only_home(built, tmp_path):
         home.chmod(0o700)
 
 
-@pytest.mark.parametrize("arguments", [["reproduce", "--out", ""], ["verify", "--root", ""], ["run", "six-axis", "--root", ""]])
+@pytest.mark.parametrize(
+    "arguments", [["reproduce", "--out", ""], ["verify", "--root", ""], ["run", "six-axis", "--root", ""]]
+)
 def test_an_empty_folder_is_not_the_current_one(arguments, tmp_path):
     done = subprocess.run(
         [sys.executable, "-m", "sparse_control", *arguments], capture_output=True, text=True, cwd=PROJECT

@@ -57,8 +57,8 @@ def plan_lines(settings: "Settings", mmlu: Path | None, xstest: Path | None) -> 
             _total(items, rates),
         ]),
         "",
-        "patched: readouts of one prompt under one patch. Counts are upper bounds: pairs that fail the gate, selectors and "
-        "feedback loops that end early, and records that stand already cost less or nothing.",
+        "patched: readouts of one prompt under one patch. Counts are upper bounds: pairs that fail the gate, selectors "
+        "and feedback loops that end early, and records that stand already cost less or nothing.",
     ]  # fmt: skip
 
 

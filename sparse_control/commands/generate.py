@@ -33,8 +33,10 @@ SYSTEM = "You are a helpful assistant."
     "--intervention", type=click.Path(path_type=Path), metavar="FILE",
     help="Or support, strengths and directions from a JSON file; examples/intervention_example.json has every field.",
 )  # fmt: skip
-@click.option("--dose", "doses", type=float, multiple=True, metavar="G",
-              help="Repeat for several; -1, 0 and 1 by default. 0 is the unpatched model, -1 the opposite push.")  # fmt: skip
+@click.option(
+    "--dose", "doses", type=float, multiple=True, metavar="G",
+    help="Repeat for several; -1, 0 and 1 by default. 0 is the unpatched model, -1 the opposite push.",
+)  # fmt: skip
 @click.option("--phases", type=click.Choice(["prompt", "generation", "both"]), default="both", show_default=True,
               help="Where it acts: at the sites' positions in the prompt, at every new token, or both.")  # fmt: skip
 @click.option("--tokens", type=int, default=40, show_default=True, metavar="N", help="Most new tokens.")
@@ -184,7 +186,9 @@ def _recorded(
     sources = PanelSources(mmlu, xstest)
     made_of = measured.panels.pairs if measured.panels is not None else "own"
     if panel_source(measured.task, sources) != made_of:
-        raise InputError(f"{path}: the pairs of {measured.task} come from {made_of}; give it by --mmlu DIR or --xstest FILE")
+        raise InputError(
+            f"{path}: the pairs of {measured.task} come from {made_of}; give it by --mmlu DIR or --xstest FILE"
+        )
     support = tuple(parse_site(name) for name in measured.support)
     fit = measured.gate.fit
     log(f"directions from the fitting split of {measured.task}, seed {measured.seed} ...")

@@ -5,7 +5,7 @@
       "name": "what it is for",                     free text, optional
       "support": ["L29.head.0@-1", ...],            sites; positions count from the end of the prompt where negative
       "strengths": [1.0, ...],                      beta, one per site
-      "directions": [[...], ...]                    one vector per site: head_dim numbers for a head, else the model width
+      "directions": [[...], ...]                    per site: head_dim numbers for a head, else the model width
     }
 """
 

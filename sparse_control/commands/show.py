@@ -143,6 +143,6 @@ def show_sites(model: str | None) -> None:
     click.echo(f"{shape.name}: {shape.architecture}, {shape.layers} layers of width {shape.width}, {shape.heads} heads")
     click.echo("\n".join(aligned(sites(shape))))
     click.echo(
-        "A name is layer, component and token position: L05.head.3@-1 is head 3 of layer 5 at the last token. Positions "
-        "count from 0, or from the end where negative."
+        "A name is layer, component and token position: L05.head.3@-1 is head 3 of layer 5 at the last token. "
+        "Positions count from 0, or from the end where negative."
     )

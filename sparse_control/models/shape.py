@@ -119,11 +119,12 @@ def _of_gguf(name: str, path: Path) -> ModelShape:
     except Exception as error:  # the reader raises many kinds; each means that this is no whole GGUF file
         raise InputError(f"{path}: not a GGUF file ({' '.join(str(error).split())})") from error
     heads, width = _number(path, content, "attention.head_count"), _number(path, content, "embedding_length")
+    declared = "attention.key_length" in content
     return ModelShape(
         name=name,
         architecture=architecture,
         layers=_number(path, content, "block_count"),
         width=width,
         heads=heads,
-        head_dim=_number(path, content, "attention.key_length") if "attention.key_length" in content else width // heads,
+        head_dim=_number(path, content, "attention.key_length") if declared else width // heads,
     )

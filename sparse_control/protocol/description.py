@@ -39,7 +39,11 @@ def axes(settings: ProtocolSettings) -> Rows:
     return [
         ("axis", "statistic", "passes"),
         ("01 reachability", "|y_tar - y_pat| / |y_tar - y_src|, whole readout vector at dose 1", f"<= {EPSILON:g}"),
-        ("02 signed reversal", "|y_rev - y_tar| / |y_rev - y_src|, dose -1 on the target side", f">= {MINIMUM_RATIO:g}"),
+        (
+            "02 signed reversal",
+            "|y_rev - y_tar| / |y_rev - y_src|, dose -1 on the target side",
+            f">= {MINIMUM_RATIO:g}",
+        ),
         ("03 dose response", f"Spearman of progress against dose at {doses}", f">= {ORDERED:g}"),
         (
             "04 feedback",
@@ -81,14 +85,16 @@ def pairs(settings: ProtocolSettings) -> str:
     """The splits and the gate, in a sentence."""
     counts = settings.pairs
     return (
-        f"Pairs per seed: {counts.fit} to fit, {counts.evaluate} to evaluate, {counts.reuse} for reuse; one whose gap is "
-        f"below {settings.minimum_gap:g} logits is dropped, and a task with fewer than {settings.minimum_pairs} left in "
-        "a split is not supported by the model. Effect columns are "
+        f"Pairs per seed: {counts.fit} to fit, {counts.evaluate} to evaluate, {counts.reuse} for reuse; one whose gap "
+        f"is below {settings.minimum_gap:g} logits is dropped, and a task with fewer than {settings.minimum_pairs} left "
+        "in a split is not supported by the model. Effect columns are "
         + ("measured by patches." if settings.effects == "measured" else "first order, checked by patches.")
     )
 
 
-def sites(shape: ModelShape, components: Sequence[str] = ("head", "mlp", "resid"), positions: Sequence[int] = (-1,)) -> Rows:
+def sites(
+    shape: ModelShape, components: Sequence[str] = ("head", "mlp", "resid"), positions: Sequence[int] = (-1,)
+) -> Rows:
     """Component, its sites by name, how many there are, their width and where they stand."""
     last = shape.layers - 1
     rows = [("component", "sites", "count", "width", "where")]

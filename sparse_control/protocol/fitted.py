@@ -1,4 +1,4 @@
-"""Directions of rule F from the fitting split of a (task, seed), drawn and gated anew, without selecting or measuring."""
+"""Directions of rule F from the fitting split of a (task, seed), drawn and gated anew; nothing is selected."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -153,7 +153,9 @@ def _continued(
         following = []
         for row, logits in enumerate(output.logits[:, -1].double().cpu().numpy()):
             if not np.isfinite(logits).all():
-                raise InputError(f"dose {doses[row]:g}: the logits of new token {step} are not finite; use a smaller dose")
+                raise InputError(
+                    f"dose {doses[row]:g}: the logits of new token {step} are not finite; use a smaller dose"
+                )
             token, log_probability = _chosen(logits, temperature, draws[row])
             following.append(token)
             if not ended[row]:

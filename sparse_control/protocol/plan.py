@@ -196,10 +196,7 @@ def planned(
     items = [Item("all", "shared", "", (), n_sites, others.reading())]
     for task in protocol.tasks:
         seeds = tuple(seed for seed in protocol.seeds_of(task) if pairs[task, seed] is not None)
-        batches = [
-            {name: Batch.of([len(pair.source_ids) for pair in pairs[task, seed][name]], protocol.positions) for name in SPLITS}
-            for seed in seeds
-        ]
+        batches = [_batches(pairs[task, seed], protocol.positions) for seed in seeds]
 
         def item(selector: str, condition: str, works: list[Work]) -> Item:
             return Item(task, selector, condition, seeds, n_sites, sum(works, Work()))
@@ -215,6 +212,10 @@ def planned(
                     chosen.add(basis)
                 items.append(item(selector, condition, works))
     return items
+
+
+def _batches(splits: SplitPairs, positions: Sequence[int]) -> dict[str, Batch]:
+    return {name: Batch.of([len(pair.source_ids) for pair in splits[name]], positions) for name in SPLITS}
 
 
 def build_all_pairs(
@@ -251,7 +252,7 @@ def measured_rates(lm: LanguageModel, protocol: ProtocolSettings, pairs: Sequenc
         pairs: a fitting split.
     """
     sites = candidate_sites(lm, protocol)
-    probed = sites[:: max(1, len(sites) // PROBED_SITES)]  # early and late alike, as a forward starts at its first patch
+    probed = sites[:: max(1, len(sites) // PROBED_SITES)]  # early and late, as a forward starts at its first patch
     batch = Batch.of([len(pair.source_ids) for pair in pairs], protocol.positions)
     Split.read(lm, pairs[:1], sites)  # the first pass of a process is slower than any later one
     start = time.perf_counter()

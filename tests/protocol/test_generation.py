@@ -33,6 +33,11 @@ def pushed(lm, sites=SITES, size=3.0, seed=0):
     return Intervention(tuple(sites), tuple(1.0 + index / 4 for index in range(len(sites))), tuple(directions))
 
 
+def along_ones(position):
+    """The residual stream of the first block, pushed at one position."""
+    return Intervention((Site("resid", 0, None, position),), (1.0,), (torch.ones(WIDTH) * 4,))
+
+
 @torch.no_grad()
 def by_full_forwards(lm, intervention, ids, dose, phases, n=N_TOKENS):
     """Slow reference: every step reads the whole text anew, patched at absolute positions."""
@@ -105,12 +110,10 @@ def test_the_last_prompt_token_steers_the_first_new_one(lm):
 
 
 def test_an_absolute_position_is_the_same_place_as_its_negative(lm):
-    direction = torch.ones(WIDTH) * 4
     length = len(PROMPT)
     for position in (2, length - 1):
         texts = [
-            generate(lm, Intervention((Site("resid", 0, None, p),), (1.0,), (direction,)), PROMPT, [1.0], phases="prompt")
-            for p in (position, position - length)
+            generate(lm, along_ones(p), PROMPT, [1.0], phases="prompt") for p in (position, position - length)
         ]
         assert texts[0] == texts[1]
         assert texts[0] != generate(lm, NOTHING, PROMPT, [1.0])
@@ -263,11 +266,7 @@ def test_bad_sites(lm, site, phases, message):
 
 
 def test_a_position_beyond_the_prompt_plays_no_part_in_the_generation_phase(lm):
-    direction = torch.ones(WIDTH) * 4
-    texts = {
-        generate(lm, Intervention((Site("resid", 0, None, p),), (1.0,), (direction,)), PROMPT, [1.0], phases="generation")
-        for p in (-1, 3, 40)
-    }
+    texts = {generate(lm, along_ones(p), PROMPT, [1.0], phases="generation") for p in (-1, 3, 40)}
     assert len(texts) == 1
 
 

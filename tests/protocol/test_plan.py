@@ -27,7 +27,8 @@ def protocol(**changes):
     """Small, with a gate that drops nothing and a feedback loop that reads the zero dose alone."""
     base = load_settings(PARAMS).protocol
     small = {
-        "tasks": ["ioi"], "seeds": [2], "task_seeds": {}, "minimum_gap": -1e9, "minimum_pairs": 1, "minimum_effect": 0.0,
+        "tasks": ["ioi"], "seeds": [2], "task_seeds": {}, "minimum_gap": -1e9, "minimum_pairs": 1,
+        "minimum_effect": 0.0,
         "pairs": base.pairs.model_copy(update={"fit": 4, "evaluate": 5, "reuse": 3}), "effects_check": 3,
         "random_supports": 3, "support_size": 3, "maximum_strength": 4.0,
         "feedback": base.feedback.model_copy(update={"readouts": 1}),
@@ -131,7 +132,8 @@ def test_several_seeds_and_tasks(lm):
     items = plan.planned(lm, settings, plan.build_all_pairs(lm, settings, pairs), OTHERS)
     assert [(item.task, item.selector, item.condition, item.seeds) for item in items] == [
         ("all", "shared", "", ()),
-        ("ioi", "shared", "", (0, 1, 2)), ("ioi", "driver_omp", "P", (0, 1, 2)), ("ioi", "coverage_driver", "P", (0, 1, 2)),
+        ("ioi", "shared", "", (0, 1, 2)), ("ioi", "driver_omp", "P", (0, 1, 2)),
+        ("ioi", "coverage_driver", "P", (0, 1, 2)),
         ("sentiment", "shared", "", (0, 1)), ("sentiment", "driver_omp", "P", (0, 1)),
         ("sentiment", "coverage_driver", "P", (0, 1)),
     ]  # fmt: skip
