@@ -165,17 +165,16 @@ class Progress:
             InputError: as the tasks, or a task reports files it has not written.
         """
         standing = [standing_receipt(step.task, below=below, arguments=step.arguments) for step in steps]
-        units = [unit for step, receipt in zip(steps, standing, strict=True) if receipt is None for unit in step.units()]
+        pairs = list(zip(steps, standing, strict=True))
+        units = [unit for step, receipt in pairs if receipt is None for unit in step.units()]
         self._run_units(sorted(units, key=lambda unit: unit.order), below)
-        return [self._run_step(step, receipt, below) for step, receipt in zip(steps, standing, strict=True)]
+        return [self._run_step(step, receipt, below) for step, receipt in pairs]
 
     def _run_step(self, step: Step, standing: Receipt | None, below: Path) -> Receipt:
         start = time.monotonic()
         if standing is None:
             self._say(f"{step.label} ...")
-        receipt = standing or finished(
-            step.task, started(step.task, self.runner, step.arguments), below=below
-        )
+        receipt = standing or finished(step.task, started(step.task, self.runner, step.arguments), below=below)
         self._say(f"{step.label}: " + ("unchanged, skipped" if standing else f"{time.monotonic() - start:.1f} s"))
         self.steps.append({"step": step.label, "skipped": standing is not None, "files": receipt.as_json()})
         return receipt

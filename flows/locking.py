@@ -29,7 +29,8 @@ def output_lock(root: Path, *, wait: bool = False) -> Iterator[None]:
     try:
         _acquire(lock, root, wait)
     except OSError as error:
-        raise InputError(f"root {root}: cannot be written ({error.strerror or error}); choose another --root") from error
+        reason = error.strerror or error
+        raise InputError(f"root {root}: cannot be written ({reason}); choose another --root") from error
     try:
         remove_unfinished(root, deep=False)
         for folder in MEASURED:

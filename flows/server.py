@@ -34,7 +34,8 @@ def temporary_server() -> Iterator[str]:
         return
     with socket.create_server((HOST, 0)) as listening:
         url = f"http://{HOST}:{listening.getsockname()[1]}/api"
-        here = os.pathsep.join(filter(None, (str(Path(__file__).resolve().parent.parent), os.environ.get("PYTHONPATH"))))
+        folder = str(Path(__file__).resolve().parent.parent)  # where this module is found by its name
+        here = os.pathsep.join(filter(None, (folder, os.environ.get("PYTHONPATH"))))
         environment = {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1", "PREFECT__SERVER_FINAL": "1"}
         server = subprocess.Popen(
             [sys.executable, "-m", "flows.server", str(listening.fileno())],

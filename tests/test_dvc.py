@@ -26,7 +26,8 @@ IN_STORE = (".pt", ".safetensors")
 
 
 def _outs(stage):
-    return {path: options for kind in ("outs", "metrics") for out in stage.get(kind, []) for path, options in out.items()}
+    listed = [*stage.get("outs", []), *stage.get("metrics", [])]
+    return {path: options for out in listed for path, options in out.items()}
 
 
 def _code(dependencies):
@@ -46,7 +47,7 @@ def test_dvc_yaml_is_what_the_preset_and_the_measurements_make_it():
 
 
 def test_the_graph_of_the_whole_paper(tmp_path):
-    """Corpus, references, factors, freeze, official ISS; alternatives, nulls, the medium model; panels, six axes, tables."""
+    """Corpus to references, factors, freeze, official ISS; beside it alternatives, nulls, medium model, six axes; tables."""
     root = build_root(tmp_path, subroots=True)
     settings = load_settings(PROJECT / "params.yaml").model_copy(update={"model": MODEL})
     stages = yaml.safe_load(pipeline_text(settings, root))["stages"]
@@ -111,9 +112,8 @@ def test_the_configuration_is_offline_and_inside_the_project():
 @pytest.mark.skipif(not (PROJECT / ".git").exists() or not shutil.which("git"), reason="needs the git checkout")
 def test_git_ignores_what_the_store_holds_and_nothing_else():
     paths = [path for stage in STAGES.values() for path in _outs(stage)]
-    done = subprocess.run(
-        ["git", "check-ignore", "--no-index", "--stdin"], cwd=PROJECT, input="\n".join(paths), capture_output=True, text=True
-    )
+    command = ["git", "check-ignore", "--no-index", "--stdin"]
+    done = subprocess.run(command, cwd=PROJECT, input="\n".join(paths), capture_output=True, text=True)
     ignored = set(done.stdout.splitlines())
     assert ignored == {path for path in paths if path.endswith(IN_STORE) or path == "corpus/windows.jsonl"}
 

@@ -17,13 +17,13 @@ from sparse_control.stages.tree import Tree
 HEADER = """\
 # The whole paper as a graph, written by `python -m sparse_control.stages pipeline --preset {preset}`.
 # Heavy stages are frozen and their outputs persist: `dvc repro` renders the tables and never deletes or reruns a
-# measurement. DVC only verifies a frozen stage, even when it is forced; to measure one again: make remeasure STAGE=NAME
+# measurement. DVC only verifies a frozen stage, forced or not; to measure one again: make remeasure STAGE=NAME
 """
 REGISTRY = "sparse_control/models/sources.json"
 CORPUS_HEADER = """\
-# Written by `python -m sparse_control.stages pipeline-corpus`. The text is not committed and in no store: dvc.lock beside
-# this file holds its hash, and the stage rebuilds it bit for bit (`dvc repro corpus/dvc.yaml`, needs the default model
-# and, once, a network). A file of its own, so that a plain `dvc repro` neither misses the text nor builds it.
+# Written by `python -m sparse_control.stages pipeline-corpus`. The text is not committed and in no store: dvc.lock
+# beside this file holds its hash, and the stage rebuilds it bit for bit (`dvc repro corpus/dvc.yaml`, needs the default
+# model and, once, a network). A file of its own, so that a plain `dvc repro` neither misses the text nor builds it.
 """
 IN_STORE = (".pt", ".safetensors")  # held by the DVC store, not by git
 CORPUS = ("corpus/windows.jsonl", "corpus/corpus.json")
@@ -106,13 +106,15 @@ def stages(settings: Settings, root: Path) -> list[Stage]:
     kept = settings.iss.layers if windows else settings.alternatives.layers
 
     # references of every layer, and states of every layer, are more than a store in git should hold
-    references = [*map(str, map(tree.reference, kept)), str(tree.reference_metadata)] if settings.estimator.reference else []
+    exact = settings.estimator.reference
+    references = [*map(str, map(tree.reference, kept)), str(tree.reference_metadata)] if exact else []
     states = [str(tree.states("calibration"))] if windows else []
-    comparison = [str(tree.validation("small_model_full_comparison.json"))] if settings.estimator.reference else []
+    comparison = [str(tree.validation("small_model_full_comparison.json"))] if exact else []
     validation = [str(tree.validation(name)) for name in VALIDATION]
     factors = _factors(root, "jacobian_iss/low_rank_factors")
     configs = [str(tree.config(name)) for name in CONFIGS]
-    manifest, results, summary = str(tree.manifest), [str(tree.result(name)) for name in RESULTS], str(tree.result(SUMMARY))
+    manifest, summary = str(tree.manifest), str(tree.result(SUMMARY))
+    results = [str(tree.result(name)) for name in RESULTS]
     every = [
         Stage(
             "reference", "Stage A: exact references over the corpus, and every candidate rank against them",
@@ -151,7 +153,8 @@ def stages(settings: Settings, root: Path) -> list[Stage]:
                 Stage(
                     f"null_{null}", f"Stages A to D on a null: {null.replace('_', ' ')}",
                     f"{run.format('study')} --null {null}",
-                    [*CORPUS, *code_deps(*CODE["study"]), *CALIBRATION, *BENCHMARK], outs, [*ISS_PARAMS, "nulls", preset],
+                    [*CORPUS, *code_deps(*CODE["study"]), *CALIBRATION, *BENCHMARK], outs,
+                    [*ISS_PARAMS, "nulls", preset],
                 )  # fmt: skip
             )
     if outs := _records(root, "experiment_b"):
@@ -174,13 +177,15 @@ def stages(settings: Settings, root: Path) -> list[Stage]:
         Stage(
             "tables", "Every table, from the measurements alone",
             "python -m sparse_control reproduce",
-            [*read, "paper/templates", "paper/published.yaml", *code_deps(*CODE["tables"])], ["paper/tables"], frozen=False,
+            [*read, "paper/templates", "paper/published.yaml", *code_deps(*CODE["tables"])], ["paper/tables"],
+            frozen=False,
         )  # fmt: skip
     )
     every.append(
         Stage(
             "curves", "The curves that `dvc plots show` draws, from the measurements alone",
-            "python -m sparse_control.stages curves", [*read, *code_deps(*CODE["curves"])], ["paper/curves"], frozen=False,
+            "python -m sparse_control.stages curves", [*read, *code_deps(*CODE["curves"])], ["paper/curves"],
+            frozen=False,
         )  # fmt: skip
     )
     return every
@@ -225,7 +230,8 @@ def pipeline_text(settings: Settings, root: Path) -> str:
 def corpus_text() -> str:
     """The content of corpus/dvc.yaml."""
     stage = Stage(
-        "corpus", "Seeded token windows of the article archive", "python -m sparse_control.stages corpus --preset smoke",
+        "corpus", "Seeded token windows of the article archive",
+        "python -m sparse_control.stages corpus --preset smoke",
         [*code_deps(*CODE["corpus"]), BENCHMARK[0]], CORPUS, ("model", "corpus"), frozen=False,
     )  # fmt: skip
     text = _stage_text(stage).replace("    cmd:", "    wdir: ..\n    cmd:")
@@ -234,7 +240,7 @@ def corpus_text() -> str:
 
 def _plots(settings: Settings, root: Path) -> Iterator[str]:
     """One plot of ranks, and one of doses for every task that has been measured; a curve is a column of its file."""
-    titles = {"rank": "Relative error of a rank-k sketch against the exact Jacobian, and of the best matrix of that rank"}
+    titles = {"rank": "Relative error of a rank-k sketch against the exact Jacobian, and of the best of that rank"}
     titles |= {f"dose_{task}": f"{task}: share of the gap covered, by dose" for task in settings.protocol.tasks}
     for name, title in titles.items():
         path = root / FOLDER / f"{name}.csv"

@@ -86,9 +86,15 @@ def _place_corpus(folder: Path) -> None:
 
     def made_up(archive: Path, out: Path, **settings: object) -> None:
         windows = [
-            {"id": f"{n}:0", "article": f"Article {n}", "window": 0, "text": f"window {n}", "input_ids": [(n * 31 + t * 7) % 999 for t in range(16)]}
+            {
+                "id": f"{n}:0",
+                "article": f"Article {n}",
+                "window": 0,
+                "text": f"window {n}",
+                "input_ids": [(n * 31 + t * 7) % 999 for t in range(16)],
+            }
             for n in range(8)
-        ]  # fmt: skip
+        ]
         write_json_lines(out / "windows.jsonl", windows)
         write_json(out / "corpus.json", {"windows_sha256": sha256_file(out / "windows.jsonl")})
 
@@ -198,10 +204,10 @@ class Faults:
 HEADER = f"""\
 # Reliability
 
-Written by the tests: `{ASKED}=1 python -m pytest tests/reliability`. *Survived* means that the run went on, or refused in
-one line with exit code 2, and that every measurement and factor is byte for byte that of an undisturbed run; a killed run
-does at most the piece in hand twice. *Refused* inputs raise one line of error; the others are good, or good enough. No
-reader wrote a file, started a process or took longer than ten seconds.
+Written by the tests: `{ASKED}=1 python -m pytest tests/reliability`. *Survived* means that the run went on, or refused
+in one line with exit code 2, and that every measurement and factor is byte for byte that of an undisturbed run; a killed
+run does at most the piece in hand twice. *Refused* inputs raise one line of error; the others are good, or good enough.
+No reader wrote a file, started a process or took longer than ten seconds.
 
 """
 
@@ -209,7 +215,8 @@ reader wrote a file, started a process or took longer than ten seconds.
 def _markdown(header: tuple[str, ...], rows: list[tuple]) -> str:
     total = ("**in all**", *(sum(row[column] for row in rows) for column in range(1, len(header))))
     lines = [header, ("---", *("---:" for _ in header[1:])), *rows, total]
-    return "".join("| " + " | ".join(f"{cell:,}" if isinstance(cell, int) else cell for cell in line) + " |\n" for line in lines)
+    cells = [[f"{cell:,}" if isinstance(cell, int) else cell for cell in line] for line in lines]
+    return "".join("| " + " | ".join(line) + " |\n" for line in cells)
 
 
 FAULTS = pytest.StashKey[Faults]()

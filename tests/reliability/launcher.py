@@ -1,4 +1,4 @@
-"""Runs whole flows on a tiny model, each in a forked process that may be told to kill itself at its n-th event in a stage.
+"""Runs whole flows on a tiny model, each in a forked process that may be told to kill itself at an event in a stage.
 
 `python -m tests.reliability.launcher FOLDER`, then one JSON command a line on standard input:
 `{"flow": "official_iss", "root": "...", "kill": ["B", 17]}`. The answer is one JSON line: how the process ended.
@@ -224,7 +224,8 @@ def forked(folder: Path, command: dict[str, Any]) -> dict[str, Any]:
 
 def main() -> None:
     folder = Path(sys.argv[1])
-    for modules in (STAGES, *((stage,) for stage in STAGES), (STUDY,), ("sparse_control.corpus", "sparse_control.wikitext")):
+    corpus = ("sparse_control.corpus", "sparse_control.wikitext")
+    for modules in (STAGES, *((stage,) for stage in STAGES), (STUDY,), corpus):
         closure_hashes(*modules)  # read once, so that an edit during the tests is no other version
     for line in sys.stdin:
         print(json.dumps(forked(folder, json.loads(line))), flush=True)

@@ -1,4 +1,4 @@
-"""One flow on the tiny model, as a program: `python -m tests.reliability.measuring FOLDER FLOW PARAMETERS`, JSON in the end."""
+"""One flow on the tiny model: `python -m tests.reliability.measuring FOLDER FLOW PARAMETERS`, the last one JSON."""
 
 import json
 import os

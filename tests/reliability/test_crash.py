@@ -13,8 +13,8 @@ KILLED = -9
 RESULTS, MANIFEST = "Prefect's results", "manifest"
 # kills in each place, in the order of the work, so that a run that is killed in one has those before it behind it
 KILLS = {
-    "official_iss": {"A": 8, "B": 6, "C": 4, "D": 6, RESULTS: 2, MANIFEST: 2},
-    "six_axis": {"six-axis": 16, RESULTS: 3, MANIFEST: 3},
+    "official_iss": {"A": 6, "B": 5, "C": 3, "D": 5, RESULTS: 2, MANIFEST: 2},
+    "six_axis": {"six-axis": 16, RESULTS: 3, MANIFEST: 2},
 }
 MOST_EVENTS = 9  # of a place between two kills there
 
@@ -65,11 +65,10 @@ def _compare(root: Path, whole: Path, done: list[str], killed: int) -> None:
     assert work.total() - len(work) <= killed, "more than the piece in hand was done again"
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_killed_at_any_time(undisturbed, launcher, tmp_path, seed, faults):
+def test_killed_at_any_time(undisturbed, launcher, tmp_path, faults):
     flow, whole, _, _ = undisturbed
     root, killed = tmp_path / flow, 0
-    for after in sorted(random.Random(seed).uniform(0.3, 2.5) for _ in range(2)):
+    for after in sorted(random.Random(0).uniform(0.3, 2.5) for _ in range(3)):
         if launcher.run(flow, root, after=after) == 0:
             break
         killed += 1

@@ -97,7 +97,8 @@ def test_served_deployed_watched_and_stopped(project, faults):
     summary = read_json(root / "jacobian_iss" / "iss_model_summary.json")
     assert summary["model"] == "tiny" and (root / "MANIFEST.json").exists()
 
-    done = project.make("deployed", "FLOW=official-iss", f"PARAMETERS=-p preset=none -p dask=nowhere -p root={root}")
+    wrong = f"PARAMETERS=-p preset=none -p dask=nowhere -p root={root}"
+    done = project.make("deployed", "FLOW=official-iss", wrong)
     assert done.returncode != 0, "a failed flow is exit 1"
     assert "2 parameters are wrong: (1)" in worker() and "no preset 'none'" in worker() and "(2) dask nowhere" in worker()
     faults.inject("deployed flow that fails")

@@ -5,4 +5,5 @@ from tests.reliability.conftest import PROJECT
 
 
 def test_sizes_of_the_cluster_page_come_from_the_cost_model():
-    assert table() in (PROJECT / "docs" / "cluster.md").read_text(), "write it anew: python -m tests.reliability.cluster_table"
+    page = (PROJECT / "docs" / "cluster.md").read_text()
+    assert table() in page, "write it anew: python -m tests.reliability.cluster_table"

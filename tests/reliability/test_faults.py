@@ -51,9 +51,9 @@ def test_a_second_run_on_the_same_folder_is_refused_and_a_dead_one_does_not_bloc
     holder = start(HOLDER, tmp_path, 600)
     try:
         assert holder.stdout.readline() == "held\n"
-        with pytest.raises(InputError, match="another run is measuring into it; let it end, add --wait, or choose another"):
-            with output_lock(tmp_path):
-                pass
+        refused = "another run is measuring into it; let it end, add --wait, or choose another"
+        with pytest.raises(InputError, match=refused), output_lock(tmp_path):
+            pass
         faults.inject("second run on one folder")
         faults.survive("second run on one folder")
     finally:
@@ -100,7 +100,7 @@ def test_a_whole_run_is_refused_while_another_holds_the_folder(launcher, tmp_pat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("flow", "most"), [("official_iss", 12), ("six_axis", 3)])
+@pytest.mark.parametrize(("flow", "most"), [("official_iss", 20), ("six_axis", 3)])
 def test_a_full_disk_is_one_line_and_what_stands_stays(launcher, tmp_path, flow, most, faults):
     whole, root = tmp_path / "whole", tmp_path / flow
     assert launcher.run(flow, whole) == 0, log(whole)
@@ -113,9 +113,10 @@ def test_a_full_disk_is_one_line_and_what_stands_stays(launcher, tmp_path, flow,
         assert lines[-1].startswith("error: ") and "cannot be written (No space left on device)" in lines[-1]
         assert "Traceback" not in log(root)
         full += 1
-        standing = {path: sha256 for path, sha256 in content_of(root).items() if path in wanted and path != "MANIFEST.json"}
+        results = set(wanted) - {"MANIFEST.json"}  # written last, over the ones of earlier runs
+        standing = {path: sha256 for path, sha256 in content_of(root).items() if path in results}
         assert kept.items() <= standing.items(), "earlier results are intact"
-        assert all(wanted[path] == sha256 for path, sha256 in standing.items()), "and nothing half-written is among them"
+        assert standing.items() <= wanted.items(), "and nothing half-written is among them"
         assert full < 60
         kept = standing
     assert content_of(root) == wanted
