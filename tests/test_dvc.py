@@ -47,7 +47,7 @@ def test_dvc_yaml_is_what_the_preset_and_the_measurements_make_it():
 
 
 def test_the_graph_of_the_whole_paper(tmp_path):
-    """Corpus to references, factors, freeze, official ISS; beside it alternatives, nulls, medium model, six axes; tables."""
+    """From the corpus to official ISS; beside it alternatives, nulls, the medium model and six axes; then the tables."""
     root = build_root(tmp_path, subroots=True)
     settings = load_settings(PROJECT / "params.yaml").model_copy(update={"model": MODEL})
     stages = yaml.safe_load(pipeline_text(settings, root))["stages"]

@@ -205,9 +205,9 @@ HEADER = f"""\
 # Reliability
 
 Written by the tests: `{ASKED}=1 python -m pytest tests/reliability`. *Survived* means that the run went on, or refused
-in one line with exit code 2, and that every measurement and factor is byte for byte that of an undisturbed run; a killed
-run does at most the piece in hand twice. *Refused* inputs raise one line of error; the others are good, or good enough.
-No reader wrote a file, started a process or took longer than ten seconds.
+in one line with exit code 2, and that every measurement and factor is byte for byte that of an undisturbed run; a
+killed run does at most the piece in hand twice. *Refused* inputs raise one line of error; the others are good, or good
+enough. No reader wrote a file, started a process or took longer than ten seconds.
 
 """
 

@@ -241,7 +241,7 @@ def test_params(tmp_path, watch, faults, monkeypatch):
 def test_yaml(tmp_path, watch, faults):
     from sparse_control.files import read_yaml
 
-    text = b"a: {b: [1, 2.5e-3, null, true], c: 'x y'}\n# why\nd:\n  - e: 2026-01-01\n    f: |\n      text\n  - {h: 0x1f}\n"
+    text = b"a: {b: [1, 2.5e-3, null, true], c: 'x y'}\n# why\nd:\n  - e: 2026-01-01\n    f: |\n      text\n  - 0x1f\n"
     path = tmp_path / "any.yaml"
     trial(path, lambda draw: changed_bytes(text, draw), lambda: read_yaml(path), watch, faults, "YAML")
 
