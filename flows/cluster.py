@@ -94,16 +94,10 @@ class Sight:
 
 
 def _sight(root: str, modules: tuple[str, ...], api: str | None) -> Sight:
-    import urllib.request
-
+    from flows.server import answers
     from sparse_control.code_hash import code_sha256
 
-    try:
-        with urllib.request.urlopen(f"{api}/health", timeout=10):
-            reached = True
-    except (OSError, ValueError):
-        reached = api is None
-    return Sight(code_sha256(*modules), Path(root).is_dir(), reached)
+    return Sight(code_sha256(*modules), Path(root).is_dir(), api is None or answers(api, timeout=10))
 
 
 def _check_workers(runner: TaskRunner[Any], dask: str, root: Path, modules: tuple[str, ...]) -> None:

@@ -18,6 +18,8 @@ from pathlib import Path
 
 from prefect.settings import PREFECT_API_URL, PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS, temporary_settings
 
+from sparse_control.errors import NotAvailable
+
 HOST = "127.0.0.1"
 POLL_SECONDS = 0.1
 
@@ -27,9 +29,13 @@ def temporary_server() -> Iterator[str]:
     """The API address of the server that PREFECT_API_URL names, or else of one for as long as this lasts.
 
     Raises:
+        NotAvailable: PREFECT_API_URL names a server that does not answer.
         RuntimeError: the server ended while it started, or took too long.
     """
     if lasting := PREFECT_API_URL.value():
+        if not answers(lasting, timeout=10):
+            mend = "start one (make serve), or do without (unset PREFECT_API_URL)"
+            raise NotAvailable(f"PREFECT_API_URL {lasting}: no server answers there; {mend}")
         yield lasting
         return
     with socket.create_server((HOST, 0)) as listening:
@@ -58,16 +64,25 @@ def temporary_server() -> Iterator[str]:
         server.stdin.close()
 
 
+def answers(url: str, *, timeout: float) -> bool:
+    """Whether a server speaks HTTP at an API address."""
+    try:
+        urllib.request.urlopen(f"{url}/health", timeout=timeout).close()
+    except urllib.error.HTTPError:  # it is there, and wants something else
+        return True
+    except (OSError, ValueError):
+        return False
+    return True
+
+
 def _wait_until_it_answers(server: subprocess.Popen, url: str) -> None:
     end = time.monotonic() + PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS.value()
     while time.monotonic() < end:
         if server.poll() is not None:
             raise RuntimeError(f"the temporary Prefect server ended with exit code {server.returncode}")
-        try:
-            with urllib.request.urlopen(f"{url}/health", timeout=end - time.monotonic()):
-                return
-        except (urllib.error.URLError, OSError):
-            time.sleep(POLL_SECONDS)
+        if answers(url, timeout=end - time.monotonic()):
+            return
+        time.sleep(POLL_SECONDS)
     raise RuntimeError(f"the temporary Prefect server did not answer at {url}")
 
 

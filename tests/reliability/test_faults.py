@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from flows.locking import output_lock
-from sparse_control.errors import InputError
+from flows.server import answers, temporary_server
+from prefect.settings import PREFECT_API_URL, temporary_settings
+from sparse_control.errors import InputError, NotAvailable
 from sparse_control.files import TEMPORARY
 from sparse_control.stages.checkpoint import SUFFIX, Checkpoint
 from sparse_control.stages.states import load_tensors
@@ -177,14 +179,11 @@ def test_unfinished_work_is_no_result_and_goes_on_only_as_it_was_begun(launcher,
 # --- the temporary server -------------------------------------------------------------------------------------------
 
 
-def serving(url: str) -> bool:
-    import urllib.request
-
-    try:
-        urllib.request.urlopen(f"{url}/health", timeout=5).close()
-    except OSError:
-        return False
-    return True
+def test_a_lasting_server_that_is_gone_is_one_line():
+    gone = {PREFECT_API_URL: "http://127.0.0.1:9/api"}
+    with temporary_settings(gone), pytest.raises(NotAvailable, match="no server answers there; start one .make serve."):
+        with temporary_server():
+            pass
 
 
 @pytest.mark.slow
@@ -195,12 +194,12 @@ def test_the_temporary_server_ends_with_a_killed_run(tmp_path, faults):
         env=environment | {"PREFECT_HOME": str(tmp_path)},
     )  # fmt: skip
     url = process.stdout.readline().strip()
-    assert url.startswith("http://127.0.0.1:") and serving(url)
+    assert url.startswith("http://127.0.0.1:") and answers(url, timeout=5)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     process.stdout.close()
     end = time.monotonic() + 15
-    while serving(url):
+    while answers(url, timeout=5):
         assert time.monotonic() < end, "left behind"
         time.sleep(0.2)
     faults.inject("SIGKILL of a run with its own server")
