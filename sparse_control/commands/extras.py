@@ -14,10 +14,11 @@ EXTRAS = {
         "scikit-learn",
         "tqdm",
     ),
-    "flow": ("prefect",),
+    "flow": ("prefect", "filelock"),
+    "cluster": ("prefect-dask",),
     "data": ("dvc",),
 }
-IMPORT_NAMES = {"scikit-learn": "sklearn", "pyyaml": "yaml"}
+IMPORT_NAMES = {"scikit-learn": "sklearn", "pyyaml": "yaml", "prefect-dask": "prefect_dask"}
 
 
 def extra_of(module: str) -> str | None:
