@@ -1,5 +1,6 @@
 """The command line: exit codes, one-line errors, what stays unloaded, and files it must not touch."""
 
+import errno
 import json
 import os
 import re
@@ -213,6 +214,7 @@ SEED = {"seed": 0, "source": [0.0, 0.0], "target": [1.0, 2.0], "patched": [1.0, 
         ({"doses": [0.0], "patched_by_dose": [[0.0]]}, ["patched_by_dose[0]"]),
         ({"feedback": [{"target": 1.0, "initial_margin": 0.0, "terminal_margin": 1.0}]}, ["tolerance must be given"]),
         ({"kl": [-0.5]}, ["kl_values[0]", "-0.5"]),
+        ({"kl": [1e308, 1e308]}, ["kl: "]),
         ({"reuse": {"source": [1.0], "target": [1.0, 2.0]}}, ["seeds.0.reuse", "target"]),
         ({"source": [-1e308, -1e308], "target": [1e308, 1e308]}, ["target and source are too far apart"]),
         ({"extra": 1}, ["seeds.0.extra"]),
@@ -225,15 +227,21 @@ def test_score_refuses_by_name(run, tmp_path, change, words):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", "[]", '{"schema": "score/1", "seeds": []}', '{"schema": "score/1", "seeds": NaN}']
-)
+    "text",
+    [
+        "", "{", "[]", '{"schema": "score/1", "seeds": []}', '{"schema": "score/1", "seeds": NaN}',
+        '{"schema": "score/1", "seeds": [{"seed": 0, "seed": 1, "kl": [0.0]}]}',
+    ],
+)  # fmt: skip
 def test_score_refuses_what_is_no_score_file(run, tmp_path, text):
     path = tmp_path / "some.json"
     path.write_text(text)
     refused(run("score", path), str(path))
     assert "git" not in run("score", path)[2]
-    refused(run("score", tmp_path / "absent.json"), "absent.json")
-    refused(run("score", tmp_path), str(tmp_path))
+    for path in (tmp_path / "absent.json", tmp_path):
+        result = run("score", path)
+        refused(result, f"error: {path}: cannot be read")
+        assert "JSON" not in result[2]
 
 
 @pytest.mark.parametrize("name", ["smollm2-135m", "no/such/folder", "absent.gguf"])
@@ -497,3 +505,36 @@ def test_an_empty_folder_is_not_the_current_one(arguments, tmp_path):
         [sys.executable, "-m", "sparse_control", *arguments], capture_output=True, text=True, cwd=PROJECT
     )
     assert done.returncode == 2 and "is empty; name a folder" in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["show", "sites"], ["run", "official-iss", "--model"], ["run", "six-axis", "--root"], ["corpus", "build", "--model"],
+        ["show", "provenance"], ["lens", "show"], ["score"], ["reproduce", "--root"], ["verify", "--root"], ["show", "--root"],
+        ["run", "generate", "--prompt", "a", "--intervention", str(INTERVENTION), "--model"],
+    ],
+)  # fmt: skip
+def test_a_name_longer_than_a_file_can_have_is_one_line(run, tmp_path, arguments):
+    refused(run(*arguments, tmp_path / ("n" * 300)), "n" * 300)
+
+
+def test_a_folder_that_may_not_be_entered_is_one_line(run, monkeypatch, tmp_path):
+    def is_dir(path):
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "is_dir", is_dir)
+    refused(run("verify", "--root", tmp_path), f"{tmp_path}: Permission denied")
+
+
+@pytest.mark.parametrize("name", ["", " "])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["show", "sites"], ["show", "protocol", "--model"], ["run", "six-axis", "--model"], ["corpus", "build", "--model"],
+        ["run", "generate", "--model"],
+    ],
+)  # fmt: skip
+def test_an_empty_model_is_not_the_one_in_this_folder(run, arguments, name):
+    code, out, err = run(*arguments, name)
+    assert (code, out) == (2, "") and "is empty; name a model" in err

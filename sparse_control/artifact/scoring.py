@@ -22,7 +22,6 @@ Only `schema`, `seeds` and `seed` must be there. An axis is scored over the seed
 no seed has is "not measured". `examples/score_example.json` has every field.
 """
 
-import json
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -31,9 +30,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from sparse_control.artifact import axes
-from sparse_control.artifact.records import Count, NonNegative, Record, same_length, validate
+from sparse_control.artifact.records import Count, NonNegative, Record, read_record, same_length
 from sparse_control.errors import InputError
-from sparse_control.files import read_text
 
 Readouts = Annotated[list[float], Field(min_length=1)]
 
@@ -150,19 +148,11 @@ def score(content: ScoreFile) -> dict[str, dict[str, Any]]:
     result = {}
     for axis, (needed, statistic) in statistics.items():
         seeds = [seed for seed in content.seeds if getattr(seed, needed)]
-        result[axis] = {"n_seeds": len(seeds)} | (statistic(seeds) if seeds else {})
+        try:
+            result[axis] = {"n_seeds": len(seeds)} | (statistic(seeds) if seeds else {})
+        except (ValueError, OverflowError) as error:
+            raise ValueError(f"{needed}: {error}") from error
     return result
-
-
-def _read(path: Path) -> ScoreFile:
-    """The file is the caller's own, so that the mend is to correct it; NaN and infinity are refused by the record."""
-    try:
-        value = json.loads(read_text(path))
-    except (ValueError, RecursionError) as error:
-        raise InputError(
-            f"{path}: not valid JSON ({error}); correct it there, examples/score_example.json has every field"
-        ) from error
-    return validate(ScoreFile, value, str(path))
 
 
 def score_file(path: Path) -> tuple[str, dict[str, dict[str, Any]]]:
@@ -171,10 +161,10 @@ def score_file(path: Path) -> tuple[str, dict[str, dict[str, Any]]]:
     Raises:
         InputError: names the file, the field and the value.
     """
-    content = _read(path)
+    content = read_record(ScoreFile, path)
     try:
         result = score(content)
-    except (ValueError, OverflowError) as error:
+    except ValueError as error:
         raise InputError(f"{path}: {error}") from error
     for axis, statistics in result.items():
         for name, value in statistics.items():

@@ -1,5 +1,6 @@
 """From a click command to an exit code: 0 fine, 1 a check or a task failed, 2 the input or the call is wrong."""
 
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ from sparse_control.errors import InputError
 
 BROKEN_PIPE = 141  # as a shell reports a process that wrote to a closed pipe
 INTERRUPTED = 130
+UNREACHABLE = (errno.ENAMETOOLONG, errno.EACCES)  # what asking whether a path is there raises, not answers
 
 
 def fail(message: str, code: int = 2) -> int:
@@ -50,3 +52,7 @@ def exit_code(command: click.Command, arguments: Sequence[str] | None = None) ->
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes once more at exit
         return BROKEN_PIPE
+    except OSError as error:
+        if error.errno not in UNREACHABLE or error.filename is None:
+            raise
+        return fail(f"{error.filename}: {error.strerror}")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sparse_control.commands.options import log, source_options
+from sparse_control.commands.options import ModelName, log, source_options
 from sparse_control.errors import InputError
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ SYSTEM = "You are a helpful assistant."
 @click.option("--sampling-seed", type=click.IntRange(min=0), default=0, show_default=True, metavar="N",
               help="Of the draws; the same random numbers at every dose.")  # fmt: skip
 @source_options
-@click.option("--model", metavar="NAME", help="As in the other commands; the record's own model by default.")
+@click.option("--model", type=ModelName(), metavar="NAME", help="As in the other commands; the record's own model by default.")
 @click.option("--together", is_flag=True, help="All doses in one batch: faster, equal to one by one up to rounding.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, token ids and log-probabilities included.")
 def generate(

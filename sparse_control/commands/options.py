@@ -19,6 +19,17 @@ class Folder(click.Path):
         return super().convert(value, parameter, context)
 
 
+class ModelName(click.ParamType):
+    """A model argument; an empty one is a slip of the shell and not the model in the current folder."""
+
+    name = "model"
+
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> str:
+        if not value.strip():
+            self.fail("is empty; name a model", parameter, context)
+        return value
+
+
 def root_option(function: Callable[..., Any]) -> Callable[..., Any]:
     """`--root` of the commands that read measurements."""
     return click.option(
@@ -46,7 +57,7 @@ def preset_option(function: Callable[..., Any], default: str = "smoke") -> Calla
 def model_option(function: Callable[..., Any]) -> Callable[..., Any]:
     """`--model`."""
     return click.option(
-        "--model", metavar="NAME",
+        "--model", type=ModelName(), metavar="NAME",
         help="Registry name (models list), hub id, directory or .gguf file; the preset's own by default.",
     )(function)  # fmt: skip
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from sparse_control.commands.options import preset_options, root_option
+from sparse_control.commands.options import ModelName, preset_options, root_option
 from sparse_control.commands.text import aligned
 from sparse_control.errors import InputError, NotAvailable
 from sparse_control.project import project_folder
@@ -129,7 +129,7 @@ def show_provenance(context: click.Context, file: Path, root: Path | None) -> No
 
 
 @show.command("sites")
-@click.argument("model", required=False)
+@click.argument("model", type=ModelName(), required=False)
 def show_sites(model: str | None) -> None:
     """Where an intervention can act in MODEL: names, counts and widths; nothing is loaded.
 

@@ -7,6 +7,7 @@ so nothing computed with a lens is official ISS. Files are data: nothing in them
 
 import io
 import math
+import pickle
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -41,6 +42,7 @@ LARGEST_FILE = 64 << 30  # bytes; 80 layers of a 70B-class model in float32 are 
 LARGEST_PICKLE = 16 << 20  # bytes of structure beside the tensors
 LARGEST_WIDTH = 1 << 16
 LARGEST_METADATA, DEEPEST_METADATA = 10_000, 8  # plain values under one key, and how they may nest
+MEND = "fetch or write it again"
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
@@ -194,9 +196,11 @@ def _load(path: Path) -> Any:
         return torch.load(path, map_location="cpu", weights_only=True)
     except InputError:
         raise
+    except pickle.UnpicklingError as error:  # its text advises to unpickle whatever stands there
+        raise InputError(f"{path}: holds other things than tensors and plain values, or is damaged; {MEND}") from error
     except Exception as error:  # the readers raise many kinds; each means that this is no whole tensor file
         reason = " ".join(str(error).split())[:200]
-        raise InputError(f"{path}: not a readable tensor file ({reason}); fetch or write it again") from error
+        raise InputError(f"{path}: not a readable tensor file ({reason}); {MEND}") from error
 
 
 def _whole(path: Path, field: str, value: Any, low: int, high: int | None = None) -> int:
@@ -235,7 +239,8 @@ def _matrices(path: Path, value: Any, layers: list[int], width: int) -> dict[int
 
 
 def _check_tensor(path: Path, field: str, value: Any, shape: tuple[int, ...]) -> None:
-    if not isinstance(value, Tensor) or value.layout != torch.strided or value.is_meta or value.dtype not in DTYPES:
+    dense = isinstance(value, Tensor) and value.layout == torch.strided and not (value.is_nested or value.is_meta)
+    if not dense or value.dtype not in DTYPES:
         raise InputError(f"{path}: {field}: expected a dense tensor of real numbers, got {_brief(value)}")
     if tuple(value.shape) != shape:
         raise InputError(f"{path}: {field}: shape is {tuple(value.shape)}, d_model and source_layers say {shape}")
@@ -250,6 +255,8 @@ def _is_text(value: Any, text: str) -> bool:
 
 
 def _brief(value: Any) -> str:
+    if isinstance(value, Tensor) and value.is_nested:  # which has no shape
+        return f"a nested {value.dtype} tensor"
     if isinstance(value, Tensor):
         return f"a {value.dtype} tensor of shape {tuple(value.shape)}"
     if isinstance(value, (str, float, bool, type(None))) or (isinstance(value, int) and abs(value) < 10**18):
