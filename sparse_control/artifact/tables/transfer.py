@@ -25,8 +25,8 @@ COLUMNS = (
 def rank_transfer(records: Records) -> pd.DataFrame:
     """Per representative depth the smallest k that passes on either model, and the medium one's errors at the small k.
 
-    Depths are the representative layers of both settings in order. The rank transfers where the medium model passes
-    at the rank, oversampling, power and corpus size of the small one; null where it was not tried there.
+    Depths are the representative layers of both settings in order. The rank transfers where the medium model, on its
+    own corpus size, passes at the rank, oversampling and power of the small one; null where it was not tried there.
     """
     small, medium = records.iss, records.sub_roots.get(PLACE)
     if medium is None:
@@ -78,21 +78,21 @@ def _at_small_rank(rung: ActionValidation | None, medium: IssRecords, layer: int
         row[name] = axes.mean_or_none(values)
     tried = [other for other in medium.actions if other.layer == layer and _setting(other) == _setting(rung)]
     if tried:
-        row |= {name: getattr(tried[0], name) for name in ("median_cosine", "median_relative_error", "passed")}
+        row |= {name: getattr(tried[-1], name) for name in ("median_cosine", "median_relative_error", "passed")}
     final = final_rungs(medium).get(layer)
     reason = None if tried else "not tried on the medium model"
-    if tried and not tried[0].passed:
-        reason = tried[0].reason
+    if tried and not tried[-1].passed:
+        reason = tried[-1].reason
     elif not tried and final is not None and final.chosen:
         reason = f"not tried on the medium model, whose ladder ended at k = {final.k}"
     return {f"medium_at_small_k_{key}": value for key, value in row.items()} | {
-        "transfers": tried[0].passed if tried else None,
+        "transfers": tried[-1].passed if tried else None,
         "reason": reason,
     }
 
 
 def _setting(rung: ActionValidation) -> tuple[int, ...]:
-    return rung.k, rung.oversampling, rung.power_iterations, rung.corpus_size
+    return rung.k, rung.oversampling, rung.power_iterations
 
 
 TABLES: dict[str, Table] = {"rank_transfer": rank_transfer}
