@@ -11,7 +11,9 @@ import json
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import click
 import numpy as np
@@ -35,6 +37,8 @@ SIZES = {
     "n": (1, 2, 4, 8),
     "r": (24, 48, 96, 192),
 }
+WAYS = {"exact": "dLTn", "qb": "dLTnr"}
+TOKENS, COLUMNS = 128, 96    # of the checks of the cost model
 
 
 def seconds(way: str, size: dict[str, int]) -> float:
@@ -47,15 +51,19 @@ def seconds(way: str, size: dict[str, int]) -> float:
 
 
 def exponents() -> dict[str, dict[str, float]]:
-    """Way -> size -> slope of log time over log size, and of the cost model's flops."""
-    found = {}
-    for way, names in (("exact", "dLTn"), ("qb", "dLTnr")):
-        found[way], found[f"{way} flops"] = {}, {}
-        for name in names:
-            sizes = [BASE | {name: value} for value in SIZES[name]]
-            found[way][name] = slope(SIZES[name], [seconds(way, size) for size in sizes])
-            found[f"{way} flops"][name] = slope(SIZES[name], [flops(way, size) for size in sizes])
-    return found
+    """Way -> size -> slope of log time over log size."""
+    return {
+        way: {name: slope(SIZES[name], [seconds(way, BASE | {name: value}) for value in SIZES[name]]) for name in names}
+        for way, names in WAYS.items()
+    }
+
+
+def flop_exponents(base: dict[str, int], sizes: dict[str, Sequence[int]]) -> dict[str, dict[str, float]]:
+    """The same slopes of the cost model's flops."""
+    return {
+        way: {name: slope(sizes[name], [flops(way, base | {name: value}) for value in sizes[name]]) for name in names}
+        for way, names in WAYS.items()
+    }
 
 
 def slope(sizes: Sequence[int], costs: Sequence[float]) -> float:
@@ -64,7 +72,7 @@ def slope(sizes: Sequence[int], costs: Sequence[float]) -> float:
 
 
 def flops(way: str, size: dict[str, int]) -> float:
-    """What the cost model says of the same measurement."""
+    """What the cost model says of `seconds`."""
     shape = shape_of("random", random_config(size["d"], size["L"]))
     if way == "exact":
         return exact_cost(shape, tokens=size["T"], prompts=size["n"]).flops
@@ -96,40 +104,51 @@ print(json.dumps(status("VmHWM") - before))
 """
 
 
-def checks(lm: LanguageModel, shape: Shape, threads: int) -> dict[str, dict[str, float]]:
-    """What -> predicted, measured and their relative difference."""
-    tokens, middle, columns = 128, lm.n_layers // 2, 96
-    ids = prompts(lm, 2, tokens)
+def predicted(shape: Shape) -> dict[str, float]:
+    """What the cost model says of `measured`."""
+    middle = shape.layers // 2
+    exact = exact_cost(shape, tokens=TOKENS, prompts=1)
+    qb = qb_cost(shape, tokens=TOKENS, prompts=2, layers=(middle,), columns=COLUMNS)
+    patched = six_axis_cost(shape, tokens=TOKENS, pairs=0, readouts=32, first=middle, off_target=0)
+    return {
+        "weights, bytes": weights_bytes(shape),
+        "exact Jacobian, flops": exact.flops,
+        "exact Jacobian, bytes of memory": exact.memory,
+        "a layer's exact Jacobian, bytes on disk": exact.disk / shape.layers,
+        "QB, flops": qb.flops,
+        "QB factors, bytes on disk": qb.disk,
+        "states, flops": states_cost(shape, tokens=TOKENS, prompts=2, layers=1).flops,
+        "patched readouts, flops": patched.flops,
+    }
+
+
+def measured(lm: LanguageModel, threads: int) -> dict[str, float]:
+    """Flops, bytes of memory and of files of the same work; memory where the system can tell the peak."""
+    middle = lm.n_layers // 2
+    ids = prompts(lm, 2, TOKENS)
     site = Site("mlp", middle)
     cached = read_prompts(lm, ids, (site,))
-    exact = exact_cost(shape, tokens=tokens, prompts=1)
-    qb = qb_cost(shape, tokens=tokens, prompts=2, layers=(middle,), columns=columns)
-    pairs = {
-        "weights, bytes": (weights_bytes(shape), sum(p.nbytes for p in lm.model.parameters())),
-        "exact Jacobian, flops": (exact.flops, counted_flops(lambda: exact_jacobian(lm, ids[0]))),
-        "QB, flops": (qb.flops, counted_flops(lambda: randomized_qb_layers(lm, ids, [middle], columns - 32))),
-        "states, flops": (
-            states_cost(shape, tokens=tokens, prompts=2, layers=1).flops,
-            counted_flops(lambda: residual_stream(lm, torch.stack(ids))),
-        ),
-        "patched readouts, flops": (
-            six_axis_cost(shape, tokens=tokens, pairs=0, readouts=32, first=middle, off_target=0).flops,
-            counted_flops(lambda: cached.patched_logits({site: torch.ones(2, 16, lm.width)})),
-        ),
-        "QB factors, bytes on disk": (qb.disk, 2 * len(tensor_bytes(torch.zeros(lm.width, columns)))),
-        "a layer's exact Jacobian, bytes on disk": (
-            exact.disk / shape.layers, len(tensor_bytes(torch.zeros(lm.width, lm.width)))
-        ),
+    patches = {site: torch.ones(2, 16, lm.width)}
+    found = {
+        "weights, bytes": sum(parameter.nbytes for parameter in lm.model.parameters()),
+        "exact Jacobian, flops": counted_flops(lambda: exact_jacobian(lm, ids[0])),
+        "a layer's exact Jacobian, bytes on disk": len(tensor_bytes(torch.zeros(lm.width, lm.width))),
+        "QB, flops": counted_flops(lambda: randomized_qb_layers(lm, ids, [middle], COLUMNS - 32)),
+        "QB factors, bytes on disk": 2 * len(tensor_bytes(torch.zeros(lm.width, COLUMNS))),
+        "states, flops": counted_flops(lambda: residual_stream(lm, torch.stack(ids))),
+        "patched readouts, flops": counted_flops(lambda: cached.patched_logits(patches)),
     }
     if Path("/proc/self/clear_refs").exists():
-        child = subprocess.run(
-            [sys.executable, "-c", PEAK, lm.name, str(threads)], check=True, capture_output=True, text=True
-        )
-        pairs["exact Jacobian, bytes of memory"] = (exact.memory, json.loads(child.stdout.splitlines()[-1]))
-    return {
-        what: {"predicted": predicted, "measured": measured, "error": round(abs(predicted / measured - 1), 3)}
-        for what, (predicted, measured) in pairs.items()
-    }
+        child = [sys.executable, "-c", PEAK, lm.name, str(threads)]
+        output = subprocess.run(child, check=True, capture_output=True, text=True).stdout
+        found["exact Jacobian, bytes of memory"] = json.loads(output.splitlines()[-1])
+    return found
+
+
+def errors(model: dict[str, Any]) -> dict[str, float]:
+    """Relative errors of the cost model for one entry of `models`."""
+    said = predicted(Shape(**model["shape"]))
+    return {what: abs(said[what] / value - 1) for what, value in model["measured"].items()}
 
 
 @click.command()
@@ -142,14 +161,16 @@ def main(models: tuple[str, ...], threads: int, out: Path | None) -> None:
     """Measure exponents and the errors of the cost model."""
     torch.set_num_threads(threads)
     result = {"base": BASE, "sizes": {name: list(values) for name, values in SIZES.items()}, "exponents": exponents()}
-    asked, cost_model = {}, {}
+    found = {}
     for name in models:
         lm = load_model(name)
-        asked[lm.name] = round(layers_asked(lm, prompts(lm, 1, 128)[0]), 3)
-        cost_model[lm.name] = checks(lm, shape_of(lm.name, lm.model.config), threads)
-    result |= {"all_layers_over_one": asked, "cost_model": cost_model}
-    errors = [row["error"] for rows in cost_model.values() for row in rows.values()]
-    report("scaling", result | {"largest_error": max(errors)}, "largest_error", out)
+        found[lm.name] = {
+            "shape": asdict(shape_of(lm.name, lm.model.config)),
+            "measured": measured(lm, threads),
+            "all_layers_over_one": round(layers_asked(lm, prompts(lm, 1, TOKENS)[0]), 3),
+        }
+    largest = max(error for model in found.values() for error in errors(model).values())
+    report("scaling", result | {"models": found, "largest_error": largest}, "largest_error", out)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,8 @@ from typing import Any
 import click
 
 from benchmarks.common import RESULTS
-from sparse_control.cost import SHAPES, exact_cost, qb_cost, six_axis_cost, states_cost, weights_bytes
+from benchmarks.scaling import errors, flop_exponents, predicted
+from sparse_control.cost import SHAPES, Shape, exact_cost, qb_cost, six_axis_cost, states_cost, weights_bytes
 from sparse_control.files import write_text
 
 OUT = Path(__file__).parent.parent / "docs" / "scaling.md"
@@ -40,6 +41,7 @@ TARGETS = {
         ("ratio", "times the plain way", ">= 15"),
         ("largest_difference_logits", "largest difference of a readout, logits", "<= 1e-4"),
         ("seconds", "seconds a record", ""),
+        ("tokens_per_prompt", "tokens a prompt; those from the sites on run in every readout", ""),
     ),
     "iss": (
         ("iss_seconds", "ISS of 300 facts x 15 queries, d = 896, 8 layers, seconds", "<= 10"),
@@ -81,6 +83,8 @@ def measured_table(results: list[tuple[str, dict[str, Any]]]) -> list[str]:
     for name, result in results:
         for key, label, limit in TARGETS.get(name, ()):
             model, threads, load = result.get("model", ""), result["threads"], result["load"]
+            if "support" in result:
+                model += f", sites at {result['support'][0].rpartition('@')[2]}"
             cells = name, model, threads, load, label, limit, _number(result[key])
             lines.append("| " + " | ".join(str(cell) for cell in cells) + " |")
     return lines
@@ -97,8 +101,8 @@ def notes(results: list[tuple[str, dict[str, Any]]]) -> list[str]:
             lines += [
                 "",
                 f"QB on {result['model']} ({sizes}): both ways need the forward over the",
-                f"first tokens of a prompt, {prefix / exact:.0%} of the exact sweep's time. With the products at the matrix",
-                f"rate beside it, QB cannot fall below {floor / exact:.0%}.",
+                f"first tokens of a prompt, {prefix / exact:.0%} of the exact sweep's time. With the products at the",
+                f"matrix rate beside it, QB cannot fall below {floor / exact:.0%}.",
             ]
     return lines and [
         *lines,
@@ -116,11 +120,11 @@ def exponent_table(scaling: dict[str, Any]) -> list[str]:
         "| size | from | to | exact Jacobian: time | flops | QB of one middle layer: time | flops |",
         "|---|---|---|---|---|---|---|",
     ]
+    flops = flop_exponents(base, sizes)
     for name, values in sizes.items():
-        ways = ("exact", "exact flops", "qb", "qb flops")
-        found = " | ".join(str(scaling["exponents"][way].get(name, "-")) for way in ways)
-        lines.append(f"| {name} | {values[0]} | {values[-1]} | {found} |")
-    asked = ", ".join(f"{ratio} ({model})" for model, ratio in scaling["all_layers_over_one"].items())
+        found = [slopes[way].get(name, "-") for way in ("exact", "qb") for slopes in (scaling["exponents"], flops)]
+        lines.append(f"| {name} | {values[0]} | {values[-1]} | " + " | ".join(map(str, found)) + " |")
+    asked = ", ".join(f"{model['all_layers_over_one']} ({name})" for name, model in scaling["models"].items())
     around = ", ".join(f"{name} = {value}" for name, value in base.items())
     return [
         "Slopes of log cost over log size on random models; short runs are held up by overheads that do not grow.",
@@ -134,10 +138,11 @@ def exponent_table(scaling: dict[str, Any]) -> list[str]:
 def check_table(scaling: dict[str, Any]) -> list[str]:
     """Cost model against measurement."""
     lines = ["| model | what | cost model | measured | error |", "|---|---|---|---|---|"]
-    for model, rows in scaling["cost_model"].items():
-        for what, row in rows.items():
-            shown = [(_flops if "flops" in what else _bytes)(row[key]) for key in ("predicted", "measured")]
-            lines.append(f"| {model} | {what} | {shown[0]} | {shown[1]} | {100 * row['error']:.0f} % |")
+    for name, model in scaling["models"].items():
+        said, off = predicted(Shape(**model["shape"])), errors(model)
+        for what, value in model["measured"].items():
+            shown = [(_flops if "flops" in what else _bytes)(number) for number in (said[what], value)]
+            lines.append(f"| {name} | {what} | {shown[0]} | {shown[1]} | {100 * off[what]:.1f} % |")
     return lines
 
 
