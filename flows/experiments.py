@@ -59,6 +59,8 @@ def experiment_d(
 ) -> dict[str, Any]:
     """Official evaluation: freeze every choice that stands in `root`, then measure the benchmark once.
 
+    Choices that experiment C has not made, or not with these settings, are refused.
+
     Args, Returns, Raises: as `official_iss`, and
         accept_code: why a freeze made by other code is good enough, in words; that freeze is then kept as it is.
     """

@@ -9,6 +9,8 @@ from flows.cluster import started_runner
 from flows.common import Progress, Run, Step, data_files, files_below, files_of
 from flows.locking import output_lock
 from flows.reports import tables_artifact
+from flows.standing import check_standing
+from sparse_control.corpus import load_corpus
 from sparse_control.errors import InputError
 from sparse_control.models.fetch import registry, weights_identity
 from sparse_control.project import cache_folder
@@ -149,14 +151,17 @@ def evaluated(accept_code: str | None) -> Work:
     """Stages C and D; D alone, from the freeze that stands, where `accept_code` says why its other code will do.
 
     Raises:
-        InputError: a reason without words.
+        InputError: a reason without words; when run without one, what stands was not made with these settings.
     """
     if accept_code is not None and not accept_code.strip():
         raise InputError("accept_code: is empty; say why a freeze made by other code is good enough")
 
     def work(study: OfficialIss, corpus: Path) -> list[Receipt]:
-        frozen = [study.freeze(corpus)] if accept_code is None else []
-        return [*frozen, study.official(corpus, accept_code)]
+        if accept_code is not None:
+            return [study.official(corpus, accept_code)]
+        model = model_label(study.settings.model)
+        check_standing(study.root, model, study.settings, load_corpus(corpus).sha256)
+        return [study.freeze(corpus), study.official(corpus)]
 
     return work
 

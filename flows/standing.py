@@ -1,0 +1,175 @@
+"""Whether what stage B left in a root was made with the settings that are to be frozen; no model is loaded."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import fields
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from sparse_control.artifact.iss_files import FILES, read_iss_file
+from sparse_control.artifact.iss_files.validation import ActionValidation, CorpusConvergence
+from sparse_control.errors import InputError
+from sparse_control.files import read_json
+from sparse_control.settings import Settings
+from sparse_control.stages.ladder import PREREGISTERED, Convergence, Evidence, Rung, climb, reporting, starting_size
+from sparse_control.stages.tree import Tree
+
+MEND = "run experiment-c first"
+FACTOR_FILES = ("Q.pt", "B.pt", "metadata.json")
+SETTING = "k, oversampling, power_iterations, corpus_size"
+
+Difference = tuple[Path, str, Any, Any]  # file, field, what stands there, what the settings give
+
+
+def check_standing(root: Path, model: str, settings: Settings, corpus_sha256: str) -> None:
+    """Refuse to freeze what stage B made with other settings, or has not made.
+
+    Thresholds count as far as they decide: by those of the settings, the stored numbers must lead to the same choices.
+
+    Args:
+        root: folder with `jacobian_iss/`.
+        model: as records call it.
+        settings: that are to be frozen.
+        corpus_sha256: of the corpus they are of.
+
+    Raises:
+        InputError: a file is missing or malformed, or the first difference from the settings.
+    """
+    tree = Tree(root, model)
+    for path in _needed(tree, settings):
+        _there(path)
+    for path, field, found, expected in _differences(tree, settings, corpus_sha256):
+        if found != expected:
+            raise InputError(f"{path}: {field}: {found!r:.120}, but the settings give {expected!r:.120}; {MEND}")
+
+
+def _there(path: Path) -> None:
+    if not path.is_file():
+        raise InputError(f"{path}: is missing; {MEND}")
+
+
+def _path(tree: Tree, field: str) -> Path:
+    return tree.base / FILES[field][0]
+
+
+def _needed(tree: Tree, settings: Settings) -> Iterator[Path]:
+    yield tree.states("calibration")
+    yield tree.validation("whitening.json")
+    fields = ("actions", "rank_convergence", "corpus_convergence", "seed_stability")
+    for field in (*fields, "comparison") if settings.estimator.reference else fields:
+        yield _path(tree, field)
+
+
+def _differences(tree: Tree, settings: Settings, corpus_sha256: str) -> Iterator[Difference]:
+    layers, estimator = settings.iss.layers, settings.estimator
+    whitening = tree.validation("whitening.json")
+    content = read_json(whitening)
+    if not isinstance(content, dict) or not isinstance(content.get("lam_rel"), dict):
+        raise InputError(f"{whitening}: expected a model and lam_rel by layer; {MEND}")
+    yield whitening, "model", content.get("model"), tree.model
+    yield whitening, "layers of lam_rel", sorted(content["lam_rel"]), sorted(map(str, layers))
+
+    yield from _states(tree, settings)
+    path = _path(tree, "seed_stability")
+    for row in read_iss_file(tree.root, "seed_stability"):
+        yield path, "seeds", row.seeds, estimator.sketch_seeds
+    if estimator.reference:
+        yield from _compared(tree, settings)
+
+    sizes = read_iss_file(tree.root, "corpus_convergence")
+    actions = read_iss_file(tree.root, "actions")
+    for field, rows in (("corpus_convergence", sizes), ("actions", actions)):
+        yield _path(tree, field), "layers", sorted({row.layer for row in rows}), sorted(layers)
+    for layer in layers:
+        of_layer = [row for row in sizes if row.layer == layer]
+        yield _path(tree, "corpus_convergence"), f"layer {layer}: n", [row.n for row in of_layer], estimator.corpus_sizes
+        rungs = [row for row in actions if row.layer == layer]
+        yield from _climbed(_path(tree, "actions"), of_layer, rungs, settings)
+        for row in rungs:
+            if row.chosen:
+                yield from _factors(tree, row, settings, corpus_sha256)
+
+
+def _states(tree: Tree, settings: Settings) -> Iterator[Difference]:
+    """As many calibration states of every layer as the settings have prompts."""
+    from safetensors import SafetensorError, safe_open
+
+    from sparse_control.stages.calibration import calibration_queries
+
+    path, n_prompts = tree.states("calibration"), len(calibration_queries(settings))
+    try:
+        with safe_open(path, framework="numpy") as content:
+            rows = {name: content.get_slice(name).get_shape()[0] for name in content.keys()}
+    except (OSError, SafetensorError) as error:
+        raise InputError(f"{path}: cannot be read ({error}); {MEND}") from error
+    for layer in settings.iss.layers:
+        yield path, f"states of layer {layer}", rows.get(str(layer)), n_prompts
+
+
+def _compared(tree: Tree, settings: Settings) -> Iterator[Difference]:
+    """Every candidate of the window stands in the comparison with the references."""
+    path, comparison = _path(tree, "comparison"), read_iss_file(tree.root, "comparison")
+    estimator = settings.estimator
+    yield path, "corpus_size", comparison.corpus_size, estimator.corpus_sizes[-1]
+    candidates = sorted(product(estimator.ranks, estimator.oversampling, estimator.power_iterations))
+    for layer in settings.iss.layers:
+        rows = [row for row in comparison.rows if (row.layer, row.probe) == (layer, estimator.probe)]
+        found = sorted((row.k, row.oversampling, row.power_iterations) for row in rows)
+        yield path, f"layer {layer}, {estimator.probe}: k, oversampling, power_iterations", found, candidates
+
+
+def _climbed(
+    path: Path, sizes: list[CorpusConvergence], rows: list[ActionValidation], settings: Settings
+) -> Iterator[Difference]:
+    """The ladder of the settings, climbed with the stored numbers, is the one that was climbed."""
+    names = [criterion.name for criterion in fields(Evidence)]
+    known = {_setting(row): Evidence(*(_number(getattr(row, name)) for name in names)) for row in rows}
+    missing = Evidence(*(math.nan for _ in names))  # never passes
+
+    def stored(rung: Rung) -> Evidence:
+        return known.get((rung.rank, rung.oversampling, rung.power_iterations, rung.corpus_size), missing)
+
+    converged = [Convergence(row.n, row.cosine_to_2n, row.relative_error_to_2n, row.iss_difference) for row in sizes]
+    start = starting_size(converged, settings.validation)
+    attempts = climb(settings.estimator, settings.validation, start, stored)
+    layer, product_of = rows[0].layer, "exact_reference" if settings.estimator.reference else "jvp"
+    yield path, f"layer {layer}: direct_action", sorted({row.direct_action for row in rows}), [product_of]
+    rungs = [attempt.rung for attempt in attempts]
+    expected = [(rung.rank, rung.oversampling, rung.power_iterations, rung.corpus_size) for rung in rungs]
+    yield path, f"layer {layer}: {SETTING}", [_setting(row) for row in rows], expected
+    yield path, f"layer {layer}: passed", [row.passed for row in rows], [not attempt.failed for attempt in attempts]
+
+
+def _setting(row: ActionValidation) -> tuple[int, ...]:
+    return row.k, row.oversampling, row.power_iterations, row.corpus_size
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else value
+
+
+def _factors(tree: Tree, row: ActionValidation, settings: Settings, corpus_sha256: str) -> Iterator[Difference]:
+    rule = reporting(_number(row.iss_seed_deviation), settings.validation)
+    seeds = settings.estimator.sketch_seeds
+    expected = {
+        "model": tree.model,
+        "layer": row.layer,
+        "rank": row.k,
+        "oversampling": row.oversampling,
+        "power_iterations": row.power_iterations,
+        "calibration_corpus_size": row.corpus_size,
+        "calibration_sequence_length": settings.corpus.sequence_length,
+        "corpus_sha256": corpus_sha256,
+        "probe": settings.estimator.probe,
+        "dtype": settings.dtype,
+        "null": settings.null,
+        "reporting": rule,
+    }
+    for index, seed in enumerate(seeds[:1] if rule == PREREGISTERED else seeds):
+        folder = tree.factors(row.layer, seed if index else None)
+        for name in FACTOR_FILES:
+            _there(folder / name)
+        content = read_json(folder / "metadata.json")
+        for field, value in (expected | {"random_seed": seed}).items():
+            yield folder / "metadata.json", field, content.get(field) if isinstance(content, dict) else None, value
