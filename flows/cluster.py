@@ -1,6 +1,7 @@
 """Where the units of a flow run: in this process, one after the other, or on the workers of a Dask cluster."""
 
 import logging
+import os
 import re
 import socket
 from collections.abc import Iterator
@@ -15,11 +16,12 @@ from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 from sparse_control.errors import InputError, NotAvailable
 
 LOCAL = re.compile(r"local:([1-9]\d{0,3})")
+LOCAL_PER_CORE = 4  # each process holds a model
 ADDRESS = re.compile(r"(?:(?:tcp|tls|ws|wss|ucx)://)?[\w.\-\[\]:]+:\d{1,5}")
 
 
 def check_dask(dask: str | None) -> None:
-    """Refuse what is neither an address nor `local:N`, and an address where nobody listens.
+    """Refuse what is neither an address nor a fair `local:N`, and an address where nobody listens.
 
     Raises:
         InputError: as said.
@@ -32,11 +34,14 @@ def check_dask(dask: str | None) -> None:
         raise InputError(f"dask {dask}: is neither local:N nor the address of a scheduler, as tcp://HOST:8786")
     _dask_task_runner(dask)
     if local:
+        most = LOCAL_PER_CORE * (os.cpu_count() or 1)
+        if int(dask.partition(":")[2]) > most:
+            raise InputError(f"dask {dask}: is too many processes for this machine; use local:1 to local:{most}")
         return
     host, _, port = dask.rpartition("/")[2].rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
-    except (OSError, OverflowError) as error:
+    except (OSError, OverflowError, UnicodeError) as error:  # the latter of a name that no host can have
         raise InputError(f"dask {dask}: no scheduler answers there ({error}); start it with: dask scheduler") from error
 
 

@@ -538,3 +538,19 @@ def test_a_folder_that_may_not_be_entered_is_one_line(run, monkeypatch, tmp_path
 def test_an_empty_model_is_not_the_one_in_this_folder(run, arguments, name):
     code, out, err = run(*arguments, name)
     assert (code, out) == (2, "") and "is empty; name a model" in err
+
+
+@pytest.mark.parametrize("command", [["run", "six-axis"], ["run", "generate", "--prompt", "a"]])
+def test_texts_without_an_end_are_not_read(run, tmp_path, command):
+    (tmp_path / "stem").mkdir()
+    os.mkfifo(tmp_path / "stem" / "physics.csv")
+    refused(run(*command, "--mmlu", tmp_path), "physics.csv", "is not a regular file")
+    refused(run(*command, "--xstest", tmp_path / "stem" / "physics.csv"), "physics.csv", "is not a regular file")
+    code, out, err = run(*command, "--mmlu", tmp_path / ("n" * 300))
+    assert (code, out) == (2, "") and "Traceback" not in err
+
+
+@pytest.mark.parametrize("option", ["--prompt", "--chat", "--system"])
+def test_text_that_is_no_unicode_is_refused(run, option):
+    code, out, err = run("run", "generate", option, "\udcff", "--intervention", INTERVENTION)
+    assert (code, out) == (2, "") and "is not valid UTF-8 text" in err

@@ -19,10 +19,23 @@ if TYPE_CHECKING:
 SYSTEM = "You are a helpful assistant."
 
 
+class Text(click.ParamType):
+    """An argument of Unicode text; bytes that are none reach Python as lone surrogates, which no tokenizer takes."""
+
+    name = "text"
+
+    def convert(self, value: str, parameter: click.Parameter | None, context: click.Context | None) -> str:
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            self.fail("is not valid UTF-8 text", parameter, context)
+        return value
+
+
 @click.command("generate")
-@click.option("--prompt", metavar="TEXT", help="Text to go on with.")
-@click.option("--chat", metavar="TEXT", help="Or a request, put into the model's chat template.")
-@click.option("--system", metavar="TEXT", default=SYSTEM, show_default=True, help="System prompt of --chat.")
+@click.option("--prompt", type=Text(), metavar="TEXT", help="Text to go on with.")
+@click.option("--chat", type=Text(), metavar="TEXT", help="Or a request, put into the model's chat template.")
+@click.option("--system", type=Text(), metavar="TEXT", default=SYSTEM, show_default=True, help="System prompt of --chat.")
 @click.option(
     "--record", type=click.Path(path_type=Path), metavar="FILE",
     help="Support and strengths of this six-axis record (measurements/MODEL/TASK.SELECTOR.CONDITION.jsonl); the "

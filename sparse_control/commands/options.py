@@ -6,6 +6,8 @@ from typing import Any
 
 import click
 
+from sparse_control.files import LARGEST_TEXT, check_size
+
 
 class Folder(click.Path):
     """A folder argument as a `Path`; an empty one is a slip of the shell and not the current folder."""
@@ -67,14 +69,22 @@ def preset_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return preset_option(model_option(function))
 
 
+def _source(context: click.Context, parameter: click.Parameter, value: Path | None) -> Path | None:
+    """A folder's CSV files or a file, before they are hashed: a pipe or a device has no end."""
+    if value is not None:
+        for path in sorted(value.rglob("*.csv")) if value.is_dir() else [value]:
+            check_size(path, LARGEST_TEXT)
+    return value
+
+
 def source_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """`--mmlu` and `--xstest`, checked to be there."""
     mmlu = click.option(
-        "--mmlu", type=Folder(exists=True, file_okay=False), metavar="DIR",
+        "--mmlu", type=Folder(exists=True, file_okay=False), metavar="DIR", callback=_source,
         help="MMLU's folder of CSV files, in place of the project's own questions.",
     )  # fmt: skip
     xstest = click.option(
-        "--xstest", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE",
+        "--xstest", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE", callback=_source,
         help="XSTest's CSV file, in place of the project's own requests.",
     )  # fmt: skip
     return mmlu(xstest(function))

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from flows.cluster import task_runner
+from flows.cluster import check_dask, task_runner
 from flows.common import checked_root, checked_settings
 from flows.locking import output_lock
 from flows.official_iss import official_iss
@@ -110,3 +110,11 @@ def test_a_second_run_in_a_folder_is_refused_before_any_work(tmp_path):
     with output_lock(tmp_path), pytest.raises(InputError, match="another run is measuring into it"):
         six_axis.fn(root=str(tmp_path))
     assert [path.name for path in tmp_path.iterdir()] == [".lock"]
+
+
+@pytest.mark.parametrize("dask", ["local:9999", "tcp://a..b:80", "tcp://.:1", f"tcp://{'a' * 64}:80"])
+def test_a_cluster_that_cannot_be_is_one_line(monkeypatch, dask):
+    monkeypatch.setattr("flows.cluster._dask_task_runner", lambda dask: None)
+    with pytest.raises(InputError, match=f"^dask {dask}: "):
+        check_dask(dask)
+    check_dask("local:2")
