@@ -83,7 +83,8 @@ def _differences(tree: Tree, settings: Settings, corpus_sha256: str) -> Iterator
         yield _path(tree, field), "layers", sorted({row.layer for row in rows}), sorted(layers)
     for layer in layers:
         of_layer = [row for row in sizes if row.layer == layer]
-        yield _path(tree, "corpus_convergence"), f"layer {layer}: n", [row.n for row in of_layer], estimator.corpus_sizes
+        found = [row.n for row in of_layer]
+        yield _path(tree, "corpus_convergence"), f"layer {layer}: n", found, estimator.corpus_sizes
         rungs = [row for row in actions if row.layer == layer]
         yield from _climbed(_path(tree, "actions"), of_layer, rungs, settings)
         for row in rungs:

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from flows.cluster import started_runner
-from flows.common import Progress, Run, Step, data_files, files_below, files_of
+from flows.common import Progress, Run, Step, data_files, files_below, files_of, model_label
 from flows.locking import output_lock
 from flows.reports import tables_artifact
 from flows.standing import check_standing
 from sparse_control.corpus import load_corpus
 from sparse_control.errors import InputError
-from sparse_control.models.fetch import registry, weights_identity
+from sparse_control.models.fetch import weights_identity
 from sparse_control.project import cache_folder
 from sparse_control.receipt import Receipt
 from sparse_control.settings import Settings
@@ -127,16 +127,6 @@ class OfficialIss:
         (receipt,) = self.progress.run([step], below=self.root)
         Tree(self.root, model_label(self.settings.model)).finish(stage)
         return receipt
-
-
-def model_label(model: str) -> str:
-    """What records and folders call a model, without loading it: as `models.load_model` names it."""
-    path = Path(model)
-    if model in registry():
-        return model
-    if path.is_file():
-        return path.stem
-    return path.resolve().name if path.is_dir() else model.replace("/", "--")
 
 
 Work = Callable[[OfficialIss, Path], list[Receipt]]

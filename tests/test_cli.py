@@ -510,8 +510,9 @@ def test_an_empty_folder_is_not_the_current_one(arguments, tmp_path):
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["show", "sites"], ["run", "official-iss", "--model"], ["run", "six-axis", "--root"], ["corpus", "build", "--model"],
-        ["show", "provenance"], ["lens", "show"], ["score"], ["reproduce", "--root"], ["verify", "--root"], ["show", "--root"],
+        ["show", "sites"], ["run", "official-iss", "--model"], ["run", "six-axis", "--root"],
+        ["corpus", "build", "--model"], ["show", "provenance"], ["lens", "show"], ["score"], ["reproduce", "--root"],
+        ["verify", "--root"], ["show", "--root"],
         ["run", "generate", "--prompt", "a", "--intervention", str(INTERVENTION), "--model"],
     ],
 )  # fmt: skip
@@ -531,8 +532,8 @@ def test_a_folder_that_may_not_be_entered_is_one_line(run, monkeypatch, tmp_path
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["show", "sites"], ["show", "protocol", "--model"], ["run", "six-axis", "--model"], ["corpus", "build", "--model"],
-        ["run", "generate", "--model"],
+        ["show", "sites"], ["show", "protocol", "--model"], ["run", "six-axis", "--model"],
+        ["corpus", "build", "--model"], ["run", "generate", "--model"],
     ],
 )  # fmt: skip
 def test_an_empty_model_is_not_the_one_in_this_folder(run, arguments, name):

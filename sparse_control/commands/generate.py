@@ -35,7 +35,8 @@ class Text(click.ParamType):
 @click.command("generate")
 @click.option("--prompt", type=Text(), metavar="TEXT", help="Text to go on with.")
 @click.option("--chat", type=Text(), metavar="TEXT", help="Or a request, put into the model's chat template.")
-@click.option("--system", type=Text(), metavar="TEXT", default=SYSTEM, show_default=True, help="System prompt of --chat.")
+@click.option("--system", type=Text(), metavar="TEXT", default=SYSTEM, show_default=True,
+              help="System prompt of --chat.")  # fmt: skip
 @click.option(
     "--record", type=click.Path(path_type=Path), metavar="FILE",
     help="Support and strengths of this six-axis record (measurements/MODEL/TASK.SELECTOR.CONDITION.jsonl); the "
@@ -58,7 +59,8 @@ class Text(click.ParamType):
 @click.option("--sampling-seed", type=click.IntRange(min=0), default=0, show_default=True, metavar="N",
               help="Of the draws; the same random numbers at every dose.")  # fmt: skip
 @source_options
-@click.option("--model", type=ModelName(), metavar="NAME", help="As in the other commands; the record's own model by default.")
+@click.option("--model", type=ModelName(), metavar="NAME",
+              help="As in the other commands; the record's own model by default.")  # fmt: skip
 @click.option("--together", is_flag=True, help="All doses in one batch: faster, equal to one by one up to rounding.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, token ids and log-probabilities included.")
 def generate(

@@ -112,6 +112,16 @@ def test_a_second_run_in_a_folder_is_refused_before_any_work(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == [".lock"]
 
 
+@pytest.mark.parametrize("label", ["modèle", "模型", "nul\x01l"])
+def test_a_model_no_record_can_be_called_after_is_refused_before_any_work(tmp_path, label):
+    (tmp_path / label).mkdir()
+    (tmp_path / f"{label}.gguf").write_text("")
+    for model in (tmp_path / label, tmp_path / f"{label}.gguf", f"owner/{label}"):
+        with pytest.raises(InputError, match="need printable ASCII; rename it"):
+            official_iss.fn(model=str(model), root=str(tmp_path / "root"))
+    assert not (tmp_path / "root").exists()
+
+
 @pytest.mark.parametrize("dask", ["local:9999", "tcp://a..b:80", "tcp://.:1", f"tcp://{'a' * 64}:80"])
 def test_a_cluster_that_cannot_be_is_one_line(monkeypatch, dask):
     monkeypatch.setattr("flows.cluster._dask_task_runner", lambda dask: None)

@@ -9,7 +9,7 @@ import torch
 from tests.protocol.pairs import hook_count, make_pair
 from tests.tiny import CONFIGS, VOCABULARY, WIDTH, prompt, tiny_model
 
-from sparse_control.errors import InputError
+from sparse_control.errors import InputError, UnsupportedModel
 from sparse_control.models.sites import Site, add_at_sites, site_width
 from sparse_control.protocol import generation
 from sparse_control.protocol.generation import generate
@@ -281,3 +281,11 @@ def test_logits_that_overflow_are_named(lm):
     huge = Intervention((Site("resid", 2),), (1.0,), (torch.full((WIDTH,), 3e38),))
     with pytest.raises(InputError, match="dose 9: the logits of new token 0 are not finite"):
         generate(lm, huge, PROMPT, [9.0])
+
+
+def test_a_model_in_training_mode_is_refused():
+    lm = tiny_model()
+    generate(lm, NOTHING, PROMPT, [0.0], max_tokens=1)
+    next(module for name, module in lm.model.named_modules() if name.endswith("mlp")).train()
+    with pytest.raises(UnsupportedModel, match=r"submodule '.*mlp' is in training mode; call model.eval\(\)"):
+        generate(lm, NOTHING, PROMPT, [0.0], max_tokens=1)

@@ -100,7 +100,8 @@ def test_nothing_is_frozen_where_they_differ(validated, small_settings, small_co
         monkeypatch.setattr(OfficialIss, step, lambda study, *_, step=step: frozen.append(step))
 
     def run(settings, accept_code=None):
-        evaluated(accept_code)(OfficialIss(Progress("experiment-d", None), settings, validated, "weights"), small_corpus)
+        study = OfficialIss(Progress("experiment-d", None), settings, validated, "weights")
+        evaluated(accept_code)(study, small_corpus)
 
     other = small_settings.model_copy(update={"dtype": "float64"})
     with pytest.raises(InputError, match="run experiment-c first"):
