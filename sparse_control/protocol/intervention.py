@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sparse_control.errors import UnsupportedModel
 from sparse_control.models import LanguageModel
 from sparse_control.models.sites import Site, add_at_sites, capture_sites, check_site, site_width
 from sparse_control.protocol.panels.pair import Pair
@@ -103,11 +104,17 @@ class Intervention:
         return all(site.position == -1 for site in self.support)
 
     def check(self, lm: LanguageModel) -> None:
-        """Refuse a site outside the model, or a direction of another width than its site.
+        """Refuse a site outside the model, a direction of another width than its site, or a model in training mode.
 
         Raises:
             ValueError: names the site.
+            UnsupportedModel: a submodule in training mode; its dropout would draw anew in every forward.
         """
+        for name, module in lm.model.named_modules():
+            if module.training:
+                raise UnsupportedModel(
+                    f"{lm.name}: submodule {name or 'model'!r} is in training mode; call model.eval()"
+                )
         for index, site in enumerate(self.support):
             check_site(lm, site)
             if self.directions is not None and len(self.directions[index]) != site_width(lm, site):
@@ -165,6 +172,7 @@ def patched(
     Raises:
         ValueError: a pair is missing where rule P needs one, a dose that is not finite, a site outside the model or
             the prompt, a direction of the wrong width; inside the context, a padded batch.
+        UnsupportedModel: a submodule in training mode.
     """
     dose = finite_number("dose", dose) * (-1.0 if reverse else 1.0)
     intervention.check(lm)

@@ -191,6 +191,7 @@ def measure(
         ValueError: no pairs, doses without 0 and 1 or not finite, a site outside the model or a prompt, two names of
             one place, a direction of the wrong width, or rule P with sites that no pair has a contrast at.
         InputError: a readout is not finite.
+        UnsupportedModel: a submodule in training mode.
     """
     intervention.check(lm)
     doses = [finite_number(f"doses[{i}]", dose) for i, dose in enumerate(doses)]

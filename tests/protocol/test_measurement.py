@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from sparse_control.errors import UnsupportedModel
 from sparse_control.metrics.preservation import kl_divergence
 from sparse_control.models.sites import Site, all_sites, site_width
 from sparse_control.protocol import Intervention, measure, patched
@@ -208,3 +209,16 @@ def test_effects_work_at_any_position(lm):
     slow = np.subtract(reference_margins(lm, Intervention(sites[:1], (1.0,)), PAIRS, 1.0), split.y_source)
     assert measured_effects(split, sites)[:, 0] == pytest.approx(slow, abs=1e-4)
     assert first_order_effects(split, sites).shape == (4, 2)
+
+
+@pytest.mark.parametrize("part", ["", "transformer.h.1.attn.resid_dropout"])
+def test_a_model_in_training_mode_is_refused(part):
+    lm = tiny_model("gpt2")
+    chosen = Intervention((LAST_SITES[1],), (1.0,), (torch.ones(32),))
+    lm.model.get_submodule(part).train()
+    with pytest.raises(UnsupportedModel, match="training mode; call model.eval()"):
+        measure(lm, chosen, PAIRS)
+    with pytest.raises(UnsupportedModel, match="training mode"), patched(lm, chosen):
+        pass
+    lm.model.eval()
+    assert measure(lm, chosen, PAIRS)["evaluate"]["source"]
