@@ -3,6 +3,10 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from numbers import Integral
+from typing import Any
+
+from sparse_control.protocol.numbers import finite_number
 
 DIVERGED = 10.0    # an error that many times the first one ends the loop
 
@@ -22,6 +26,30 @@ class Trajectory:
     steps: tuple[tuple[float, float], ...]
     stop_reason: str
     clipped: bool
+
+
+def check_plan(targets: Any, gain: Any, tolerance: Any, readouts: Any, dose_limits: Any) -> None:
+    """Refuse what no loop can run on; the arguments are those of `track_all`.
+
+    Raises:
+        ValueError: names the argument that is no number, not finite or out of range.
+    """
+    if isinstance(targets, str) or not hasattr(targets, "__len__"):
+        raise ValueError(f"targets must be a sequence of numbers, got {targets!r}")
+    for name, value in {"gain": gain, "tolerance": tolerance}.items():
+        finite_number(name, value)
+    for index, target in enumerate(targets):
+        finite_number(f"targets[{index}]", target)
+    if tolerance < 0:
+        raise ValueError(f"tolerance must not be negative, got {tolerance!r}")
+    if not isinstance(readouts, Integral) or isinstance(readouts, bool) or readouts < 1:
+        raise ValueError(f"readouts must be at least 1, got {readouts!r}")
+    try:
+        low, high = map(float, dose_limits)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ValueError("dose_limits must be two numbers of float64, (low, high)") from error
+    if not low <= 0 <= high:
+        raise ValueError(f"dose_limits must hold 0, got {tuple(dose_limits)!r}")
 
 
 def track_all(
@@ -49,18 +77,9 @@ def track_all(
     Raises:
         ValueError: names the argument that is not finite or out of range.
     """
-    numbers = {"gain": gain, "tolerance": tolerance} | {f"targets[{i}]": target for i, target in enumerate(targets)}
-    for name, value in numbers.items():
-        if isinstance(value, bool) or not math.isfinite(value):
-            raise ValueError(f"{name} must be a finite number, got {value!r}")
-    if tolerance < 0:
-        raise ValueError(f"tolerance must not be negative, got {tolerance!r}")
-    if isinstance(readouts, bool) or readouts < 1:
-        raise ValueError(f"readouts must be at least 1, got {readouts!r}")
-    low, high = dose_limits
-    if not low <= 0 <= high:
-        raise ValueError(f"dose_limits must hold 0, got {tuple(dose_limits)!r}")
+    check_plan(targets, gain, tolerance, readouts, dose_limits)
 
+    low, high = dose_limits
     known: dict[float, float] = {}
     steps: list[list[tuple[float, float]]] = [[] for _ in targets]
     clipped = [False] * len(targets)

@@ -1,6 +1,5 @@
 """An intervention and the context manager that applies it (source document, "What every axis needs")."""
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -12,22 +11,8 @@ from torch import Tensor, nn
 from sparse_control.errors import UnsupportedModel
 from sparse_control.models import LanguageModel
 from sparse_control.models.sites import Site, add_at_sites, capture_sites, check_site, site_width
+from sparse_control.protocol.numbers import finite_number
 from sparse_control.protocol.panels.pair import Pair
-
-
-def finite_number(name: str, value: Any) -> float:
-    """`value` as a Python float.
-
-    Raises:
-        ValueError: not a real finite number; the message names it.
-    """
-    try:
-        number = float(value)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{name} must be a number, got {value!r}") from error
-    if isinstance(value, bool) or not math.isfinite(number):
-        raise ValueError(f"{name} must be a finite number, got {value!r}")
-    return number
 
 
 def check_places(sites: Iterable[Site], lengths: Iterable[int]) -> None:

@@ -11,8 +11,9 @@ from torch import Tensor
 from sparse_control.metrics.preservation import kl_divergence
 from sparse_control.models import LanguageModel
 from sparse_control.models.sites import Site
-from sparse_control.protocol.feedback import Trajectory, track_all
-from sparse_control.protocol.intervention import Intervention, check_places, finite_number
+from sparse_control.protocol.feedback import Trajectory, check_plan, track_all
+from sparse_control.protocol.intervention import Intervention, check_places
+from sparse_control.protocol.numbers import finite_number
 from sparse_control.protocol.panels.offtarget import OffTargetPrompt
 from sparse_control.protocol.panels.pair import Pair
 from sparse_control.protocol.prompts import Prompts, read_prompts
@@ -31,6 +32,9 @@ class FeedbackPlan:
         tolerance: |error| that is a hit, in logits.
         readouts: most readouts per target, the zero-dose one included.
         dose_limits: (low, high).
+
+    Raises:
+        ValueError: as `track_all`.
     """
 
     targets: tuple[float, ...]
@@ -38,6 +42,9 @@ class FeedbackPlan:
     tolerance: float
     readouts: int = 11
     dose_limits: tuple[float, float] = (-4.0, 4.0)
+
+    def __post_init__(self) -> None:
+        check_plan(self.targets, self.gain, self.tolerance, self.readouts, self.dose_limits)
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,6 +5,7 @@ import math
 import pytest
 
 from sparse_control.protocol.feedback import track, track_all
+from sparse_control.protocol.measurement import FeedbackPlan
 
 LIMITS = (-4.0, 4.0)
 
@@ -72,6 +73,13 @@ def test_targets_together_equal_targets_apart():
     ("change", "message"),
     [
         ({"gain": math.nan}, "gain must be a finite number"),
+        ({"gain": 10**400}, "gain must be a finite number"),
+        ({"gain": "a"}, "gain must be a number"),
+        ({"tolerance": "0.1"}, "tolerance must be a finite number"),
+        ({"target": 10**400}, r"targets\[0\] must be a finite number"),
+        ({"readouts": 2.5}, "readouts must be at least 1"),
+        ({"dose_limits": None}, "dose_limits must be two numbers"),
+        ({"dose_limits": (0, 10**400)}, "dose_limits must be two numbers"),
         ({"target": math.inf}, r"targets\[0\] must be a finite number"),
         ({"tolerance": -1.0}, "tolerance must not be negative"),
         ({"readouts": 0}, "readouts must be at least 1"),
@@ -82,3 +90,11 @@ def test_bad_arguments(change, message):
     good = {"target": 1.0, "gain": 1.0, "tolerance": 0.1, "readouts": 11, "dose_limits": LIMITS}
     with pytest.raises(ValueError, match=message):
         track(lambda dose: dose, **good | change)
+
+
+@pytest.mark.parametrize("change", [{"targets": (10**400,)}, {"targets": "ab"}, {"targets": None}, {"gain": 10**400}])
+def test_a_plan_no_loop_can_run_on_is_refused_when_it_is_made(change):
+    good = {"targets": (1.0,), "gain": 1.0, "tolerance": 0.1}
+    assert FeedbackPlan(**good).readouts == 11
+    with pytest.raises(ValueError, match=next(iter(change))):
+        FeedbackPlan(**good | change)

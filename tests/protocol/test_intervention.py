@@ -200,6 +200,7 @@ def test_own_vectors_of_any_kind(lm, pair):
     [
         ((Site("mlp", 0),), (1.0, 2.0), None, "strengths has length 2, support has 1"),
         ((Site("mlp", 0),), (float("nan"),), None, r"strengths\[0\] must be a finite number, got nan"),
+        ((Site("mlp", 0),), (10**400,), None, r"strengths\[0\] must be a finite number"),
         ((Site("mlp", 0),), (True,), None, r"strengths\[0\] must be a finite number, got True"),
         ((Site("mlp", 0),), ("x",), None, r"strengths\[0\] must be a number, got 'x'"),
         ((Site("mlp", 0), Site("mlp", 0)), (1.0, 1.0), None, "holds site L00.mlp@-1 twice"),
@@ -246,7 +247,7 @@ def test_bad_calls(lm, pair):
     with pytest.raises(ValueError, match="pair is missing"):
         with patched(lm, Intervention((Site("mlp", 0),), (1.0,))):
             pass
-    for dose in (float("inf"), "1x", None, True):
+    for dose in (float("inf"), 10**400, "1x", None, True):
         with pytest.raises(ValueError, match="dose must be a"):
             with patched(lm, fixed(lm, Site("mlp", 0)), dose=dose, pair=pair):
                 pass

@@ -155,6 +155,7 @@ def test_norms_give_the_dose_its_unit(lm):
         ({"evaluate": ()}, "pairs: none given"),
         ({"doses": (0.0, 0.5)}, "doses must hold 0 and 1"),
         ({"doses": (0.0, 1.0, math.nan)}, r"doses\[2\] must be a finite number"),
+        ({"doses": (0, 1, 10**400)}, r"doses\[2\] must be a finite number"),
         ({"intervention": Intervention((Site("mlp", 9),), (1.0,))}, "layer 9 is outside"),
         ({"intervention": Intervention((Site("mlp", 0),), (1.0,), (torch.ones(3),))}, "direction has width 3"),
         ({"intervention": Intervention((Site("mlp", 0, position=8),), (1.0,))}, "position 8 is outside a prompt of 7"),
