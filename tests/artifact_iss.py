@@ -191,7 +191,13 @@ def _freeze(model, null, layers, rank):
             "layers": frozen,
             "lam_rel": _lam_rel(layers),
             "code_sha256": "c" * 64,
-            "files": {f"low_rank_factors/{model}/{next(iter(layers))}/Q.pt": "d" * 64} if model == "toy-model" else {},
+            "files": {
+                f"low_rank_factors/{model}/{folder}/{name}": "d" * 64
+                for number, layer in frozen.items()
+                if layer["status"] == "validated"
+                for folder in (number, *(f"{number}/seed_{seed}" for seed in layer["seeds"][1:]))
+                for name in ("Q.pt", "B.pt")
+            },
         }
     }
 

@@ -246,7 +246,12 @@ def change(path, *keys, to):
     [
         (RAW, ["model"], "other", [f"{RAW}: model: other, but freeze_manifest.json is of toy-model"]),
         (ISS + "validation/rank_convergence.jsonl", ["model"], "other", ["rank_convergence.jsonl: model: other"]),
-        (FREEZE, ["lam_rel", "8", "raw"], 0.07, [r"lam_rel\.8\.raw: 0.06, but", "layer 8: lam_rel_raw: 0.06, but"]),
+        (
+            FREEZE,
+            ["lam_rel", "8", "raw"],
+            0.07,
+            [r"lam_rel\.8\.raw: 0.06, but", "layer 8: lam_rel_raw: 0.06, but", "whitening.json has 0.06"],
+        ),
         (SUMMARY, ["per_layer", 0, "lam_rel_iss"], 0.051, ["layer 2: lam_rel_iss: 0.051, but"]),
         (SUMMARY, ["per_layer", 0, "iss"], 0.9, ["layer 2: iss: 0.9, but its rows give"]),
         (SUMMARY, ["per_layer", 2, "raw_iss"], None, ["layer 8: raw_iss: None, but"]),
@@ -362,13 +367,29 @@ def test_binaries_a_run_recorded_are_hashed(root):
     (root / name).write_bytes(b"y")
     only(root, f"manifest {name}: {name} changed")
     (root / name).unlink()
-    assert {check.status for check in verify(root, PROJECT) if check.name == f"manifest {name}"} == {"skip"}
+    (absent,) = [check for check in verify(root, PROJECT) if check.name == "binaries jacobian_iss"]
+    assert absent.status == "skip" and absent.detail.startswith("1 of 1 listed") and name in absent.detail
 
 
 def test_a_frozen_file_that_is_no_binary_must_be_there(root):
     change(root / FREEZE, "files", "configs/corpus_config.yaml", to="a" * 64)
     bless(root)
     only(root, "frozen configs/corpus_config.yaml: not in this folder")
+
+
+@pytest.mark.parametrize("name", ["2/Q.pt", "5/B.pt", "5/seed_2/Q.pt"])
+def test_every_reported_factor_is_hashed(root, name):
+    content = json.loads((root / FREEZE).read_text())
+    del content["files"][f"low_rank_factors/toy-model/{name}"]
+    (root / FREEZE).write_text(json.dumps(content))
+    bless(root)
+    only(root, f"frozen {FREEZE}: files: lacks low_rank_factors/toy-model/{name}; run experiment-c")
+
+
+def test_penalties_are_those_of_stage_b(root):
+    change(root / ISS / "validation/whitening.json", "lam_rel", "5", "raw", to=0.07)
+    bless(root)
+    only(root, f"agreement {FREEZE}: lam_rel.5.raw: 0.06, but validation/whitening.json has 0.07")
 
 
 def test_a_linked_folder_is_refused(root, tmp_path):

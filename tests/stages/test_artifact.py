@@ -84,3 +84,32 @@ def test_metadata_of_another_rank_is_noticed(measured, tmp_path):
     failed = {check.name: check.detail for check in verify(root, project_folder()) if check.status == "FAIL"}
     assert set(failed) == {f"manifest {name}", f"frozen {name.removeprefix('jacobian_iss/')}", f"metadata {name}"}
     assert f"rank: {content['rank'] + 1}, but the freeze and its attempt have {content['rank']}" in failed[f"metadata {name}"]
+
+
+@pytest.mark.parametrize(
+    "section, field, value",
+    [("", "dtype", "float64"), ("estimator", "probe", "rademacher"), ("corpus", "sequence_length", 8)],
+)
+def test_factors_of_other_settings_are_noticed(measured, tmp_path, section, field, value):
+    root = Path(shutil.copytree(measured, tmp_path / "root"))
+    path = root / "jacobian_iss" / "freeze_manifest.json"
+    content = json.loads(path.read_text())
+    (content["settings"][section] if section else content["settings"])[field] = value
+    path.write_text(json.dumps(content))
+    failed = {check.name: check.detail for check in verify(root, project_folder()) if check.status == "FAIL"}
+    named = [detail for name, detail in failed.items() if name.startswith("settings of jacobian_iss/low_rank_factors/")]
+    assert named and all(detail.endswith("run experiment-c and experiment-d again") for detail in named)
+    assert all(f"{field}: " in detail and f"has {value!r}" in detail for detail in named)
+
+
+@pytest.mark.parametrize("end", ["Q.pt", "metadata.json", "configs/estimator_config.yaml"])
+def test_a_freeze_that_leaves_files_out_is_noticed(measured, tmp_path, end):
+    root = Path(shutil.copytree(measured, tmp_path / "root"))
+    path = root / "jacobian_iss" / "freeze_manifest.json"
+    content = json.loads(path.read_text())
+    name = next(name for name in content["files"] if name.endswith(end))
+    del content["files"][name]
+    path.write_text(json.dumps(content))
+    manifest.write_manifest(root, ["jacobian_iss/freeze_manifest.json"])
+    failed = {check.name: check.detail for check in verify(root, project_folder()) if check.status == "FAIL"}
+    assert f"files: lacks {name}; run experiment-c" in failed["frozen jacobian_iss/freeze_manifest.json"]

@@ -18,6 +18,7 @@ from sparse_control.artifact.tables import read_published
 from sparse_control.artifact.tables.common import Records, cell_text
 from sparse_control.artifact.verify.check import Check, attempt
 from sparse_control.artifact.verify.files import factor_checks, frozen_checks, manifest_checks, unhashed_checks
+from sparse_control.artifact.verify.frozen import freeze_checks
 from sparse_control.artifact.verify.provenance import provenance_checks, sub_root_checks
 from sparse_control.artifact.verify.rendered import same_cell, table_checks
 from sparse_control.errors import InputError
@@ -61,6 +62,7 @@ def _iss_checks(root: Path, place: str, iss: IssRecords, *, whole: bool) -> Iter
     """Frozen files, and where no record is missing agreement, rules and stored intervals."""
     yield from frozen_checks(root, place, iss.freeze)
     yield from unhashed_checks(root, place, iss.freeze)
+    yield from freeze_checks(root, place, iss.freeze)
     if whole:
         yield from factor_checks(root, place, iss)
         yield from _agreement(place, iss)
