@@ -13,7 +13,7 @@ import pandas as pd
 from pydantic import Field, model_validator
 
 from sparse_control.artifact.claims import Scalar, cell
-from sparse_control.artifact.layout.columns import EMPTY, fixed, in_words, significant
+from sparse_control.artifact.layout.columns import EMPTY, fixed, in_words, significant, with_sign
 from sparse_control.artifact.records import Name, Record, validate
 from sparse_control.errors import InputError
 from sparse_control.files import read_text, read_yaml
@@ -86,8 +86,7 @@ def _formatted(found: Any, how: str) -> str:
         return f"{int(found):d}"
     if kind == "significant":
         return significant(found, int(digits))
-    text = fixed(found, int(digits))
-    return f"+{text}" if kind == "signed" and found > 0 else text
+    return (with_sign if kind == "signed" else fixed)(found, int(digits))
 
 
 def shown_values(values: Sequence[Value], frames: Mapping[str, pd.DataFrame]) -> dict[str, str]:

@@ -232,6 +232,7 @@ def test_alternatives_stand_beside_plain_qb(frames):
     assert {row["common_k"] for row in found.values()} == {64}
     assert found["qb"]["E_vec"] == pytest.approx(4 / 64 + 0.01)  # mean over the three seeds
     assert found["qb_deflated"]["E_vec_over_qb"] == pytest.approx((2 / 64) / (4 / 64 + 0.01))
+    assert found["qb_deflated"]["qb_fails_at_smallest_k"] is True and found["svd"]["qb_fails_at_smallest_k"] is False
     assert found["qb_deflated"]["k_over_d"] == 0.125 and found["output_sketch"]["E_vec"] is None
     assert rows(frames["alternatives"], layer=8, estimator="qb")[0]["passes"] == "none"
 
@@ -239,7 +240,9 @@ def test_alternatives_stand_beside_plain_qb(frames):
 def test_a_power_that_the_ladder_never_reached_is_not_tried(records):
     more = [row.model_copy(update={"power_iterations": 1}) for row in records.iss.alternatives if row.probe]
     iss = replace(records.iss, alternatives=(*records.iss.alternatives, *more))
-    assert only(TABLES["alternatives"](Records(iss=iss)), layer=5, estimator="qb", q=1)["passes"] == "not tried"
+    frame = TABLES["alternatives"](Records(iss=iss))
+    assert only(frame, layer=5, estimator="qb", q=1)["passes"] == "not tried"
+    assert only(frame, layer=5, estimator="qb_deflated", q=1)["qb_fails_at_smallest_k"] is None
 
 
 # --- nulls and the medium model -------------------------------------------------------------------------------------
@@ -299,10 +302,30 @@ def test_findings_count_what_the_tables_show(frames):
     found = {row["finding"]: row["value"] for row in frames["findings"].to_dict("records")}
     assert (found["layers of the window"], found["validated layers"], found["unresolved layers"]) == (3, 2, "8")
     assert found["where the ladder ended"] == "k = 64 with q = 0 at layers 2, 5"
-    assert found["qb_deflated: layers that pass at a smaller k than qb"] == 3
-    assert found["svd: layers that pass at a smaller k than qb"] == 1  # where plain QB passes nowhere
+    assert found["qb_deflated: layers that pass where qb fails"] == 3  # at k = 32
+    assert found["svd: layers that pass where qb fails"] == 1  # at k = 64 of the unresolved layer
     assert found["swept lam_rel with ISS above Raw-ISS"] == 3
     assert found["smallest ISS - Raw-ISS in the sweep"] == pytest.approx(0.135)
     assert found["layers validated in official and nulls"] == 1
     assert found["depths where the small rank was tried on the medium model"] == 2
     assert found["smallest k, medium model"] == "128, 128, none"
+
+
+def test_findings_by_layer_rest_on_intervals(records, frames):
+    found = {row["finding"]: row["value"] for row in frames["findings"].to_dict("records")}
+    own = {row["layer"]: row for row in rows(frames["robustness"], variant="own lam_rel") if row["layer"] in ("2", "5")}
+    differences = {layer: row["difference"] for layer, row in own.items()}
+    assert found["smallest ISS - Raw-ISS of a layer"] == min(differences.values())
+    assert differences[found["layer of the largest ISS - Raw-ISS"]] == max(differences.values())
+    above = [layer for layer, row in own.items() if row["difference_bca_low"] > 0]
+    assert found["layers with an interval above zero"] == (", ".join(above) or "none")
+
+
+def test_findings_of_the_nulls_at_the_layer_of_the_largest_difference(frames):
+    found = {row["finding"]: row["value"] for row in frames["findings"].to_dict("records")}
+    layers = [row for row in rows(frames["nulls"], lam="lam_rel of ISS") if row["layers"] in ("2", "5")]
+    largest = max(layers, key=lambda row: abs(row["official_difference"]))
+    assert found["layer of the largest official difference"] == largest["layers"] == "5"
+    assert found["shuffled_tokens: ISS - Raw-ISS at that layer"] is None  # unresolved there
+    share = largest["redrawn_weights_difference"] / largest["official_difference"]
+    assert found["redrawn_weights: share of the official difference at that layer"] == share

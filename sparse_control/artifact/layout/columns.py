@@ -24,6 +24,13 @@ def fixed(value: float | None, digits: int) -> str:
     return f"{abs(rounded) if rounded == 0 else rounded:f}".replace("-", "−")
 
 
+def with_sign(value: float | None, digits: int) -> str:
+    """`fixed`, with a plus sign where the rounded number is positive."""
+    text = fixed(value, digits)
+    positive = value is not None and value > 0 and any(digit in text for digit in "123456789")
+    return f"+{text}" if positive else text
+
+
 def significant(value: float | None, digits: int = 3) -> str:
     """A number with `digits` significant digits, in powers of ten below 0.0001 and from 1e15; an em-dash for None."""
     if value is None:
@@ -91,12 +98,7 @@ def with_deviation(name: str, deviation: str, heading: str, digits: int = 3) -> 
 
 def signed(name: str, heading: str, digits: int = 3) -> Column:
     """A difference, with its sign."""
-
-    def text(row: Row) -> str:
-        rounded = fixed(row[name], digits)
-        return f"+{rounded}" if row[name] is not None and row[name] > 0 else rounded
-
-    return Column(heading, text)
+    return Column(heading, lambda row: with_sign(row[name], digits))
 
 
 def yes_no(name: str, heading: str) -> Column:

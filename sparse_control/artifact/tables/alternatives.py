@@ -48,7 +48,7 @@ def _mean(values: Iterable[float | None]) -> float | None:
 
 COLUMNS = (
     *("model", "layer", "status", "estimator", "q", "passes", "smallest_k", "k_over_d", "r"),
-    *("common_k", *ERRORS, "E_vec_over_qb"),
+    *("common_k", *ERRORS, "E_vec_over_qb", "qb_fails_at_smallest_k"),
 )
 
 
@@ -56,7 +56,8 @@ def alternatives(records: Records) -> pd.DataFrame:
     """Per layer and estimator the smallest k that passes, and the errors at one k common to all, beside plain QB.
 
     The common k is the middle one of those that every estimator was measured at. Criteria are those of the official
-    estimator; plain QB passes where an attempt of its ladder does.
+    estimator; plain QB passes where an attempt of its ladder does, and `qb_fails_at_smallest_k` is null where its
+    ladder has no attempt at that k with as many power iterations.
     """
     iss = records.iss
     curve = rows_of(alternatives_curve(records))
@@ -80,8 +81,18 @@ def alternatives(records: Records) -> pd.DataFrame:
                 row
                 | {"model": iss.model, "layer": layer, "status": status_of(iss, layer), "common_k": common}
                 | {"k_over_d": row["smallest_k"] / d if d and row["smallest_k"] else None, "E_vec_over_qb": ratio}
+                | {"qb_fails_at_smallest_k": _qb_fails(iss, layer, row)}
             )
     return data_frame(COLUMNS, rows)
+
+
+def _qb_fails(iss: IssRecords, layer: int, row: dict[str, Any]) -> bool | None:
+    """Whether plain QB fails at the rank this estimator passes at; null where it was not tried there."""
+    if row["estimator"] == QB or row["smallest_k"] is None:
+        return None
+    setting = layer, row["smallest_k"], row["q"] or 0
+    tried = [rung.passed for rung in iss.actions if (rung.layer, rung.k, rung.power_iterations) == setting]
+    return not any(tried) if tried else None
 
 
 def _common_rank(curve: Sequence[dict[str, Any]], iss: IssRecords) -> int | None:

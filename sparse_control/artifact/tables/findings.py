@@ -9,7 +9,7 @@ import pandas as pd
 from sparse_control.artifact.tables.alternatives import PASSES, QB, alternatives
 from sparse_control.artifact.tables.common import Records, Table, data_frame, rows_of
 from sparse_control.artifact.tables.estimator import estimator_validation
-from sparse_control.artifact.tables.nulls import COMMON, NAMES, nulls
+from sparse_control.artifact.tables.nulls import COMMON, EACH, NAMES, nulls
 from sparse_control.artifact.tables.official import (
     ASKED,
     CALIBRATION_SIGMA,
@@ -96,16 +96,11 @@ def _alternatives(rows: list[Row]) -> Found:
         found[f"{name}: median E_vec at the common k"] = statistics.median(errors) if errors else None
         found[f"{name}: layers that pass"] = sum(row["passes"] == PASSES for row in ordered)
         if name != QB:
-            found[f"{name}: layers that pass at a smaller k than qb"] = sum(
-                row["passes"] == PASSES and _smaller(row["smallest_k"], plain.get(row["layer"])) for row in ordered
-            )
+            ahead = [row for row in ordered if row["qb_fails_at_smallest_k"]]
+            found[f"{name}: layers that pass where qb fails"] = len(ahead)
             for place, row in (("first", ordered[0]), ("last", ordered[-1])):
                 found[f"{name}: E_vec over that of qb at the {place} layer"] = row["E_vec_over_qb"]
     return found
-
-
-def _smaller(k: int, plain: Row | None) -> bool:
-    return plain is None or plain["smallest_k"] is None or k < plain["smallest_k"]
 
 
 def _only(rows: list[Row], **where: Any) -> Row:
@@ -137,7 +132,23 @@ def _robustness(rows: list[Row]) -> Found:
         for variant, name in names.items()
     }
     own = _only(rows, layer=VALIDATED, variant=OWN)
-    return found | {f"ISS - Raw-ISS, BCa {end}": own.get(f"difference_bca_{end}") for end in ("low", "high")}
+    found |= {f"ISS - Raw-ISS, BCa {end}": own.get(f"difference_bca_{end}") for end in ("low", "high")}
+    layers = [row for row in rows if row["variant"] == OWN and row["layer"] != VALIDATED]
+    return found | _by_layer([row for row in layers if row["difference"] is not None])
+
+
+def _by_layer(layers: list[Row]) -> Found:
+    """Where the difference is smallest and largest, and where its interval leaves zero out."""
+    ordered = sorted(layers, key=lambda row: row["difference"])
+    found: Found = {}
+    for name, row in zip(("smallest", "largest"), (ordered[0], ordered[-1]) if ordered else (), strict=False):
+        found[f"{name} ISS - Raw-ISS of a layer"] = row["difference"]
+        found[f"layer of the {name} ISS - Raw-ISS"] = row["layer"]
+    known = [row for row in layers if row["difference_bca_low"] is not None]
+    above = [row["layer"] for row in known if row["difference_bca_low"] > 0]
+    below = [row["layer"] for row in known if row["difference_bca_high"] < 0]
+    found["layers with an interval above zero"] = _listed(above)
+    return found | {"layers with an interval below zero": _listed(below)}
 
 
 def _sweep(rows: list[Row]) -> Found:
@@ -169,6 +180,23 @@ def _nulls(rows: list[Row]) -> Found:
         swept = [row[f"{name}_difference"] for row in common if row["lam"] == "swept"]
         differences = [value for value in swept if value is not None]
         found |= _over_sweep(differences, f"{name}: ") if differences else {}
+    layers = [row for row in rows if row["lam"] == MATCHED and row["layers"] not in (COMMON, EACH)]
+    return found | _nulls_by_layer(layers)
+
+
+def _nulls_by_layer(layers: list[Row]) -> Found:
+    """At the layer with the largest official difference in size: what of it each null shows."""
+    known = [row for row in layers if row["official_difference"] is not None]
+    if not known:
+        return {}
+    row = max(known, key=lambda row: abs(row["official_difference"]))
+    official = row["official_difference"]
+    found: Found = {"layer of the largest official difference": row["layers"]}
+    for name in NAMES:
+        difference = row[f"{name}_difference"]
+        found[f"{name}: ISS - Raw-ISS at that layer"] = difference
+        share = None if difference is None or not official else difference / official
+        found |= {f"{name}: share of the official difference at that layer": share} if name != "official" else {}
     return found
 
 
