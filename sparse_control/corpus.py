@@ -301,6 +301,9 @@ def load_corpus(folder: Path) -> Corpus:
             "build it again (python -m sparse_control corpus build)"
         )
     rows = files.read_json_lines(folder / WINDOWS)
+    for number, row in enumerate(rows, start=1):
+        if not _is_window(row) or len(row["input_ids"]) != len(rows[0]["input_ids"]):
+            raise InputError(f"{folder / WINDOWS}:{number}: no window of text and token ids; build the corpus again")
     return Corpus(
         ids=tuple(row["id"] for row in rows),
         articles=tuple(row["article"] for row in rows),
@@ -308,3 +311,11 @@ def load_corpus(folder: Path) -> Corpus:
         input_ids=np.array([row["input_ids"] for row in rows], dtype=np.int64),
         sha256=found,
     )
+
+
+def _is_window(row: Any) -> bool:
+    """Whether a row is one window; token ids fit 32 bits."""
+    if not isinstance(row, dict) or not all(isinstance(row.get(key), str) for key in ("id", "article", "text")):
+        return False
+    ids = row.get("input_ids")
+    return isinstance(ids, list) and bool(ids) and all(type(one) is int and 0 <= one < 1 << 31 for one in ids)

@@ -2,6 +2,7 @@
 
 import io
 import pickle
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,10 @@ REQUIRED_METADATA = (
     "iss_rank_difference",
     "validated",
 )
+UNREADABLE = (  # what the reader of damaged archives has been seen to raise
+    OSError, RuntimeError, pickle.UnpicklingError, EOFError, ValueError, KeyError, TypeError, IndexError, AttributeError,
+    AssertionError, OverflowError, MemoryError, struct.error,
+)  # fmt: skip
 LARGEST_FILE = 8 << 30  # bytes; the factors of a 70B-class layer are below 1 GiB
 
 
@@ -62,7 +67,7 @@ def _load_tensor(path: Path) -> Tensor:
         raise InputError(f"{path}: {path.stat().st_size} bytes is more than any factor has ({LARGEST_FILE})")
     try:
         tensor = torch.load(path, map_location="cpu", weights_only=True)
-    except (OSError, RuntimeError, pickle.UnpicklingError, EOFError, ValueError, KeyError, TypeError, IndexError) as error:
+    except UNREADABLE as error:
         reason = " ".join(str(error).split())[:200]
         raise InputError(f"{path}: not a readable tensor file ({reason}); restore it with `dvc checkout`") from error
     if not isinstance(tensor, Tensor) or tensor.layout != torch.strided or tensor.is_meta or tensor.dtype != torch.float32 or tensor.ndim != 2:
@@ -85,7 +90,7 @@ def load_factors(folder: Path) -> tuple[Factors, dict[str, Any]]:
         raise InputError(f"{folder / 'metadata.json'}: {missing[0]}: is missing")
     for key in ("layer", "hidden_dimension", "rank", "oversampling"):
         if isinstance(metadata[key], bool) or not isinstance(metadata[key], int):
-            raise InputError(f"{folder / 'metadata.json'}: {key}: expected an integer, got {metadata[key]!r}")
+            raise InputError(f"{folder / 'metadata.json'}: {key}: expected an integer, got {repr(metadata[key])[:80]}")
     Q, B = _load_tensor(folder / "Q.pt"), _load_tensor(folder / "B.pt")
     width = metadata["hidden_dimension"]
     columns = min(metadata["rank"] + metadata["oversampling"], width)

@@ -20,7 +20,7 @@ from tqdm import tqdm
 
 from sparse_control.code_hash import code_sha256, save_closure
 from sparse_control.errors import InputError
-from sparse_control.files import read_json, write_json_lines
+from sparse_control.files import write_json_lines
 from sparse_control.jacobian.actions import ActionAgreement, action_agreement
 from sparse_control.jacobian.alternatives import (
     DeflatedFactors,
@@ -40,7 +40,7 @@ from sparse_control.settings import Settings
 from sparse_control.stages.a_reference import rank_agreement
 from sparse_control.stages.calibration import Calibration, load_calibration
 from sparse_control.stages.checkpoint import Key, load_part, save_part
-from sparse_control.stages.inputs import Inputs, open_inputs
+from sparse_control.stages.inputs import Inputs, check_references, open_inputs
 from sparse_control.stages.ladder import Evidence, failures
 from sparse_control.stages.sketches import load_reference
 from sparse_control.stages.states import TOKENS_PER_BATCH
@@ -78,7 +78,7 @@ def run(*, corpus: Path, root: Path, settings: Settings, keep_unfinished: bool =
             "set it to true and run stage A (run official-iss)"
         )
     inputs = open_inputs(corpus, root, settings)
-    _check_references(inputs, settings)
+    check_references(inputs, settings.estimator.corpus_sizes[-1:], settings.alternatives.layers)
     calibration = load_calibration(inputs.tree, settings)
     key = {**inputs.key, "code": code_sha256(MODULE)}
     parts = {layer: load_part(_part(inputs.tree, layer), key) for layer in settings.alternatives.layers}
@@ -108,34 +108,6 @@ def last_token_states(lm: LanguageModel, input_ids: np.ndarray, layers: list[int
 
 def _part(tree: Tree, layer: int) -> Path:
     return tree.unfinished(NAME) / f"layer_{layer}.json"
-
-
-def _check_references(inputs: Inputs, settings: Settings) -> None:
-    """
-    Raises:
-        InputError: references that are missing, or were made from another model or corpus.
-    """
-    path, size = inputs.tree.reference_metadata, settings.estimator.corpus_sizes[-1]
-    if not path.is_file():
-        raise InputError(f"{path}: no exact references to judge alternatives by; run stage A first (run official-iss)")
-    metadata = read_json(path)
-    found = metadata.get("key") if isinstance(metadata, dict) else None
-    if not isinstance(found, dict):
-        raise InputError(f"{path}: key: is missing; run stage A again (run official-iss)")
-    for name in ("model", "weights", "tokenizer", "dtype", "corpus", "null"):
-        if found.get(name) != inputs.key[name]:
-            raise InputError(
-                f"{path}: {name}: references were made with {found.get(name)}, now {inputs.key[name]}; "
-                "run stage A again (run official-iss)"
-            )
-    if size not in metadata["corpus_sizes"]:
-        raise InputError(f"{path}: corpus_sizes: no reference over {size} prompts; run stage A again (run official-iss)")
-    for layer in settings.alternatives.layers:
-        if layer not in metadata["layers"]:
-            raise InputError(
-                f"params.yaml: alternatives.layers: no exact reference of layer {layer}; "
-                f"choose from {metadata['layers']}, or set estimator.reference_layers to all and run stage A again"
-            )
 
 
 def _remove_stale(tree: Tree, kept: set[Path]) -> None:

@@ -17,7 +17,7 @@ from sparse_control.receipt import Receipt
 from sparse_control.settings import Settings
 from sparse_control.stages.calibration import Calibration, load_calibration
 from sparse_control.stages.checkpoint import load_part, save_part
-from sparse_control.stages.inputs import Inputs, open_inputs
+from sparse_control.stages.inputs import Inputs, check_references, open_inputs
 from sparse_control.stages.ladder import PREREGISTERED, Attempt, Convergence, Evidence, Rung, climb, reporting, starting_size
 from sparse_control.stages.sketches import LayerEstimators, layer_estimators
 from sparse_control.stages.tree import save_stages_closure, stages_code_sha256
@@ -86,8 +86,10 @@ def _part(inputs: Inputs, layer: int) -> Path:
 
 def _validate_layer(inputs: Inputs, calibration: Calibration, settings: Settings, layer: int) -> dict[str, Any]:
     """Rows of every validation file, the whitening penalties, and the factors' paths relative to the root."""
-    tree = inputs.tree
-    corpus_ids = inputs.windows.first(settings.estimator.corpus_sizes[-1]).input_ids
+    tree, sizes = inputs.tree, settings.estimator.corpus_sizes
+    if settings.estimator.reference:
+        check_references(inputs, sizes, [layer])
+    corpus_ids = inputs.windows.first(sizes[-1]).input_ids
     estimators = layer_estimators(tree, settings.estimator, layer, inputs.lm, corpus_ids)
     study = LayerStudy(tree.model, estimators, calibration, settings, width=inputs.lm.width)
     start = starting_size(study.convergence, settings.validation)

@@ -133,12 +133,12 @@ def _check_shape(path: Path, manifest: dict[str, Any]) -> None:
 
     def expect(good: bool, field: str, what: str) -> None:
         if not good:
-            raise InputError(f"{path}: {field}: expected {what}; run stage C again (run official-iss)")
+            raise InputError(f"{path}: {field[:80]}: expected {what}; run stage C again (run official-iss)")
 
     for field, kind in SHAPE.items():
         expect(isinstance(manifest.get(field), kind), field, f"a {kind.__name__}")
     for name, recorded in manifest["files"].items():
-        inside = name.isprintable() and not name.startswith("/") and ".." not in name.replace("\\", "/").split("/")
+        inside = name.isprintable() and len(name) <= 255 and not name.startswith("/") and ".." not in name.replace("\\", "/").split("/")
         expect(inside and isinstance(recorded, str), "files", "hashes by paths below the output tree")
     iss = manifest["settings"].get("iss")
     window = iss.get("layers") if isinstance(iss, dict) else None

@@ -21,7 +21,7 @@ from sparse_control.settings import Settings
 from sparse_control.stages.c_freeze import factor_folders, load_manifest
 from sparse_control.stages.calibration import Calibration, Labels, calibration_queries, load_calibration
 from sparse_control.stages.checkpoint import Checkpoint
-from sparse_control.stages.inputs import open_inputs
+from sparse_control.stages.inputs import Inputs, open_inputs
 from sparse_control.stages.states import query_states, save_tensors
 from sparse_control.stages.tree import Tree, save_stages_closure, stages_code_sha256
 
@@ -73,7 +73,7 @@ def run(
     for layer in tqdm(settings.iss.layers, desc="official ISS", unit="layer"):
         raw, lam_rel = states.states[layer].double(), manifest["lam_rel"][str(layer)]
         chosen = manifest["layers"][str(layer)]
-        factors = _frozen_factors(tree, layer, chosen)
+        factors = _frozen_factors(inputs, layer, chosen)
         transported = [one.reduce(raw) for one in factors]
         scored = Transported(labels, calibration, layer, lm.width)
         if factors:
@@ -156,19 +156,36 @@ def run(
     return Receipt.of(root, [*written, tree.states("benchmark")] if reduced else written)
 
 
-def _frozen_factors(tree: Tree, layer: int, frozen: dict[str, Any]) -> list[Factors]:
+def _frozen_factors(inputs: Inputs, layer: int, frozen: dict[str, Any]) -> list[Factors]:
     """The factors of every reported sketch seed of a validated layer; none of an unresolved one.
 
     Raises:
-        InputError: factors of another model or layer.
+        InputError: factors of another model, layer, corpus or setting than the freeze manifest has.
     """
     if frozen["status"] != "validated":
         return []
-    loaded = []
-    for folder in factor_folders(tree, layer, frozen):
+    key, loaded = inputs.key, []
+    for folder, seed in zip(factor_folders(inputs.tree, layer, frozen), frozen["seeds"], strict=True):
         factors, metadata = load_factors(folder)
-        if (metadata["model"], metadata["layer"]) != (tree.model, layer):
-            raise InputError(f"{folder}: factors of {metadata['model']}, layer {metadata['layer']}")
+        expected = {
+            "model": key["model"],
+            "layer": layer,
+            "rank": frozen["k"],
+            "oversampling": frozen["oversampling"],
+            "power_iterations": frozen["power_iterations"],
+            "random_seed": seed,
+            "weights_sha256": key["weights"],
+            "tokenizer_sha256": key["tokenizer"],
+            "corpus_sha256": key["corpus"],
+            "dtype": key["dtype"],
+            "null": key["null"],
+        }
+        for name, value in expected.items():
+            if metadata.get(name) != value:
+                raise InputError(
+                    f"{folder / 'metadata.json'}: {name}: factors were made with {metadata.get(name)}, now {value}; "
+                    "run stages A to C again (run official-iss)"
+                )
         loaded.append(factors)
     return loaded
 

@@ -1,12 +1,14 @@
 """What every stage opens: the model, the corpus, the output tree, and the key of work begun with them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from sparse_control.corpus import Corpus, load_corpus
-from sparse_control.files import sha256_json
+from sparse_control.errors import InputError
+from sparse_control.files import read_json, sha256_file, sha256_json
 from sparse_control.models import LanguageModel, load_model
 from sparse_control.settings import Settings
 from sparse_control.stages.checkpoint import Key
@@ -50,3 +52,40 @@ def open_inputs(corpus: Path, root: Path, settings: Settings) -> Inputs:
         "code": stages_code_sha256(),
     }
     return Inputs(lm, windows, Tree(root, lm.name), key)
+
+
+def check_references(inputs: Inputs, sizes: Sequence[int], layers: Sequence[int]) -> None:
+    """Refuse exact references that are not those of this model and corpus, as stage A left them.
+
+    Args:
+        sizes: corpus sizes that are needed.
+        layers: source layers that are needed.
+
+    Raises:
+        InputError: references that are missing, changed, or made from another model, corpus or null.
+    """
+    path = inputs.tree.reference_metadata
+    if not path.is_file():
+        raise InputError(f"{path}: no exact references; run stage A first (run official-iss)")
+    metadata = read_json(path)
+    found = metadata.get("key") if isinstance(metadata, dict) else None
+    if not isinstance(found, dict) or not isinstance(metadata.get("files"), dict):
+        raise InputError(f"{path}: key: is missing; run stage A again (run official-iss)")
+    for name in ("model", "weights", "tokenizer", "dtype", "corpus", "null"):
+        if found.get(name) != inputs.key[name]:
+            raise InputError(
+                f"{path}: {name}: references were made with {found.get(name)}, now {inputs.key[name]}; "
+                "run stage A again (run official-iss)"
+            )
+    for size in sizes:
+        if size not in metadata.get("corpus_sizes", ()):
+            raise InputError(f"{path}: corpus_sizes: no reference over {size} prompts; run stage A again (run official-iss)")
+    for layer in layers:
+        if (recorded := metadata["files"].get(str(layer))) is None:
+            raise InputError(
+                f"{path}: layers: no exact reference of layer {layer}; choose from {', '.join(metadata['files'])}, "
+                "or set estimator.reference_layers to all and run stage A again"
+            )
+        reference = inputs.tree.reference(layer)
+        if sha256_file(reference) != recorded:
+            raise InputError(f"{reference}: is not the file stage A wrote; restore it with `dvc checkout`, or run stage A again")

@@ -256,7 +256,7 @@ def test_settings_without_references_are_refused(tmp_path, settings, small_corpu
     without = settings_with(settings, estimator={"reference": False})
     with pytest.raises(InputError, match="estimator.reference: alternatives are judged against exact ref"):
         alternatives.run(corpus=small_corpus, root=tmp_path, settings=without)
-    with pytest.raises(InputError, match="metadata.json: no exact references to judge alternatives by; run"):
+    with pytest.raises(InputError, match="metadata.json: no exact references; run"):
         alternatives.run(corpus=small_corpus, root=tmp_path, settings=settings)
     assert list(tmp_path.rglob("*")) == []
 
@@ -269,14 +269,14 @@ def test_missing_and_foreign_references_are_refused(references, settings, small_
         ({"key": content["key"] | {"weights": "other"}}, "weights: references were made with other"),
         ({"key": None}, "key: is missing"),
         ({"corpus_sizes": [2, 4]}, "corpus_sizes: no reference over 8 prompts"),
-        ({"layers": [0]}, "alternatives.layers: no exact reference of layer 2; choose from"),
+        ({"files": {"0": content["files"]["0"]}}, "layers: no exact reference of layer 2; choose from 0, or set"),
     ):
         write_json(path, content | change)
         with pytest.raises(InputError, match=message):
             alternatives.run(corpus=small_corpus, root=references, settings=settings)
     write_json(path, content)
     (path.parent / "2.safetensors").unlink()
-    with pytest.raises(InputError, match="2.safetensors: no such file"):
+    with pytest.raises(InputError, match="2.safetensors: cannot be read"):
         alternatives.run(corpus=small_corpus, root=references, settings=settings)
     assert not (references / FILE).exists()
 

@@ -388,3 +388,40 @@ def test_a_freeze_manifest_of_another_shape_is_refused(root, damage, message):
     write_json(tree.manifest, content)
     with pytest.raises(InputError, match=message):
         c_freeze.load_manifest(tree)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda content: content["key"].__setitem__("weights", "0" * 64), "weights: references were made with 0000"),
+        (lambda content: content["key"].__setitem__("null", "redrawn_weights"), "null: references were made with"),
+        (lambda content: content.pop("key"), "key: is missing"),
+        (lambda content: content["files"].__setitem__("2", "0" * 64), "2.safetensors: is not the file stage A wrote"),
+        (lambda content: content["files"].pop("2"), "no exact reference of layer 2"),
+        (lambda content: content.__setitem__("corpus_sizes", [2, 4]), "no reference over 8 prompts"),
+    ],
+)
+def test_validation_takes_only_its_own_references(root, small_settings, small_corpus, damage, message):
+    path = Tree(root, "small").reference_metadata
+    content = read_json(path)
+    damage(content)
+    write_json(path, content)
+    with pytest.raises(InputError, match=message):
+        b_validate.run(corpus=small_corpus, root=root, settings=small_settings)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("weights_sha256", "0" * 64), ("dtype", "float64"), ("corpus_sha256", "0" * 64), ("rank", 5), ("null", "shuffled_tokens")],
+)
+def test_official_stage_takes_only_factors_of_this_model_and_setting(root, small_settings, small_corpus, name, value):
+    tree = Tree(root, "small")
+    manifest = read_json(tree.manifest)
+    layer = next(layer for layer, frozen in manifest["layers"].items() if frozen["status"] == "validated")
+    path = tree.factors(int(layer)) / "metadata.json"
+    write_json(path, read_json(path) | {name: value})
+    manifest["files"][path.relative_to(tree.base).as_posix()] = sha256_file(path)  # as a forger would
+    write_json(tree.manifest, manifest)
+    with pytest.raises(InputError, match=f"{name}: factors were made with|shape is"):
+        d_official.run(corpus=small_corpus, root=root, settings=small_settings)
+    assert not (root / "jacobian_iss/iss_model_summary.json").exists()
