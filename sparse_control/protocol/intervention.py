@@ -8,8 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sparse_control.errors import UnsupportedModel
+from sparse_control.arguments import whole_number
+from sparse_control.errors import InputError, UnsupportedModel
 from sparse_control.models import LanguageModel
+from sparse_control.models.decode import as_prompt
 from sparse_control.models.sites import Site, add_at_sites, capture_sites, check_site, site_width
 from sparse_control.protocol.numbers import finite_number
 from sparse_control.protocol.panels.pair import Pair
@@ -35,6 +37,42 @@ def check_places(sites: Iterable[Site], lengths: Iterable[int]) -> None:
                 raise ValueError(
                     f"sites {first.name} and {site.name} are one place in a prompt of {length} tokens; name it once"
                 )
+
+
+def check_length(lm: LanguageModel, name: str, length: int) -> None:
+    """Refuse a prompt longer than a model with learned positions has positions; rotary ones go on beyond theirs.
+
+    Raises:
+        InputError: names the prompt and both numbers.
+    """
+    config = lm.model.config.get_text_config()
+    room = getattr(config, "max_position_embeddings", None)
+    if room is not None and getattr(config, "rope_parameters", None) is None and length > room:
+        raise InputError(f"{name}: has {length} tokens, more than the {room} positions of {lm.name}; use a shorter one")
+
+
+def check_readable(lm: LanguageModel, pairs: Any) -> None:
+    """Refuse what is no sequence of pairs, and a pair whose tokens are none of the model's.
+
+    Raises:
+        ValueError: not a sequence of pairs, none, or token or answer ids outside the vocabulary; names the pair.
+        InputError: a prompt longer than the model's positions.
+    """
+    if isinstance(pairs, Pair):
+        raise ValueError(f"pairs must be a sequence of pairs, got one pair; use (pair,) with pair {pairs.id}")
+    if isinstance(pairs, (str, bytes)) or not isinstance(pairs, Sequence):
+        raise ValueError(f"pairs must be a sequence of pairs, such as a tuple, got {type(pairs).__name__}")
+    if len(pairs) == 0:
+        raise ValueError("pairs: none given; every pair was dropped, or the split is empty")
+    outputs = lm.model.get_output_embeddings().weight.shape[0]
+    for index, pair in enumerate(pairs):
+        if not isinstance(pair, Pair):
+            raise ValueError(f"pairs[{index}] must be a Pair, got {type(pair).__name__}")
+        for side in ("source", "target"):
+            as_prompt(lm, getattr(pair, f"{side}_ids"), f"pair {pair.id}: {side}_ids")
+            for token in getattr(pair, f"{side}_answer_ids"):
+                whole_number(f"pair {pair.id}: each of {side}_answer_ids", token, 0, outputs - 1)
+        check_length(lm, f"pair {pair.id}", len(pair.source_ids))
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,13 +194,15 @@ def patched(
 
     Raises:
         ValueError: a pair is missing where rule P needs one, a dose that is not finite, a site outside the model or
-            the prompt, a direction of the wrong width; inside the context, a padded batch.
+            the prompt, a direction of the wrong width, a pair as `check_readable` refuses it; inside the context, a
+            padded batch.
         UnsupportedModel: a submodule in training mode.
     """
     dose = finite_number("dose", dose) * (-1.0 if reverse else 1.0)
     intervention.check(lm)
     contrasts: dict[Site, Tensor] = {}
     if pair is not None:
+        check_readable(lm, (pair,))
         check_places(intervention.support, [len(pair.source_ids)])
     if intervention.directions is None:
         if pair is None:

@@ -12,7 +12,7 @@ from sparse_control.metrics.preservation import kl_divergence
 from sparse_control.models import LanguageModel
 from sparse_control.models.sites import Site
 from sparse_control.protocol.feedback import Trajectory, check_plan, track_all
-from sparse_control.protocol.intervention import Intervention, check_places
+from sparse_control.protocol.intervention import Intervention, check_length, check_places, check_readable
 from sparse_control.protocol.numbers import finite_number
 from sparse_control.protocol.panels.offtarget import OffTargetPrompt
 from sparse_control.protocol.panels.pair import Pair
@@ -65,9 +65,12 @@ class OffTargetPanel:
         """Tokenise and run the prompts; `sites` are those that will be patched.
 
         Raises:
-            ValueError: a site outside the model or a prompt, two names of one place.
+            ValueError: a site outside the model or a prompt, two names of one place, a prompt longer than the
+                model's positions.
         """
         ids = [lm.encode(prompt.text).tolist() for prompt in prompts]
+        for prompt, tokens in zip(prompts, ids, strict=True):
+            check_length(lm, f"prompt {prompt.id}", len(tokens))
         check_places(sites, map(len, ids))
         return cls(tuple(prompt.id for prompt in prompts), reader(lm, ids, sites))
 
@@ -195,15 +198,25 @@ def measure(
         left out are None. All numbers are finite Python floats.
 
     Raises:
-        ValueError: no pairs, doses without 0 and 1 or not finite, a site outside the model or a prompt, two names of
-            one place, a direction of the wrong width, or rule P with sites that no pair has a contrast at.
+        ValueError: pairs as `check_readable` refuses them, doses without 0 and 1 or not finite, a site outside the
+            model or a prompt, two names of one place, a direction of the wrong width, or rule P with sites that no pair
+            has a contrast at.
         InputError: a readout is not finite.
         UnsupportedModel: a submodule in training mode.
     """
     intervention.check(lm)
+    try:
+        doses = list(doses)
+    except TypeError as error:
+        raise ValueError(f"doses must be a sequence of numbers, got {doses!r}") from error
     doses = [finite_number(f"doses[{i}]", dose) for i, dose in enumerate(doses)]
     if 0.0 not in doses or 1.0 not in doses:
         raise ValueError(f"doses must hold 0 and 1, got {doses}")
+    if not isinstance(evaluate, Split):
+        check_readable(lm, evaluate)
+    if reuse is not None and not isinstance(reuse, Split):
+        check_readable(lm, reuse)  # here, as it is read last
+
     def split(pairs: Sequence[Pair] | Split) -> Split:
         return pairs if isinstance(pairs, Split) else Split.read(lm, pairs, intervention.support, reader)
 

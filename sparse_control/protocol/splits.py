@@ -11,7 +11,7 @@ from sparse_control.errors import InputError
 from sparse_control.models import LanguageModel
 from sparse_control.models.sites import Site
 from sparse_control.protocol.directions import contrasts
-from sparse_control.protocol.intervention import check_places
+from sparse_control.protocol.intervention import check_places, check_readable
 from sparse_control.protocol.panels.pair import Pair
 from sparse_control.protocol.prompts import Prompts, read_prompts
 
@@ -43,11 +43,10 @@ class Split:
         """Run source and target prompts unpatched.
 
         Raises:
-            ValueError: no pairs, a site outside the model or a prompt, two names of one place.
+            ValueError: as `check_readable`, a site outside the model or a prompt, two names of one place.
             InputError: the model's logits are not finite.
         """
-        if len(pairs) == 0:
-            raise ValueError("pairs: none given; every pair was dropped, or the split is empty")
+        check_readable(lm, pairs)
         check_places(sites, [len(pair.source_ids) for pair in pairs])
         source = reader(lm, [pair.source_ids for pair in pairs], sites)
         target = reader(lm, [pair.target_ids for pair in pairs], sites)

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from sparse_control.protocol.measurement import DOSES, FeedbackPlan, OffTargetPa
 from sparse_control.protocol.prompts import CachedPrompts, Prompts
 from sparse_control.protocol.splits import Split
 from tests.protocol.pairs import hook_count, make_pairs, plain_logits, plain_margin
-from tests.tiny import N_LAYERS, prompt, tiny_model
+from tests.tiny import CONFIGS, N_LAYERS, prompt, tiny_model
 
 PAIRS, UNSEEN = make_pairs(4), make_pairs(3, first=20)
 PLAN = FeedbackPlan(targets=(0.1, -0.4, 30.0), gain=0.3, tolerance=0.01, readouts=5)
@@ -153,6 +154,13 @@ def test_norms_give_the_dose_its_unit(lm):
     ("change", "message"),
     [
         ({"evaluate": ()}, "pairs: none given"),
+        ({"evaluate": PAIRS[0]}, r"pairs must be a sequence of pairs, got one pair; use \(pair,\)"),
+        ({"evaluate": None}, "pairs must be a sequence of pairs, such as a tuple, got NoneType"),
+        ({"evaluate": iter(PAIRS)}, "pairs must be a sequence of pairs"),
+        ({"evaluate": ["text"]}, r"pairs\[0\] must be a Pair, got str"),
+        ({"reuse": PAIRS[0]}, "pairs must be a sequence of pairs, got one pair"),
+        ({"doses": 1.0}, "doses must be a sequence of numbers, got 1.0"),
+        ({"doses": None}, "doses must be a sequence of numbers, got None"),
         ({"doses": (0.0, 0.5)}, "doses must hold 0 and 1"),
         ({"doses": (0.0, 1.0, math.nan)}, r"doses\[2\] must be a finite number"),
         ({"doses": (0, 1, 10**400)}, r"doses\[2\] must be a finite number"),
@@ -223,3 +231,48 @@ def test_a_model_in_training_mode_is_refused(part):
         pass
     lm.model.eval()
     assert measure(lm, chosen, PAIRS)["evaluate"]["source"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"source_ids": (3, 4, 100), "target_ids": (3, 5, 100)}, r"source_ids must hold ids in 0..99, got 3..100"),
+        ({"source_ids": (3, -4, 7), "target_ids": (3, 5, 7)}, r"source_ids must hold ids in 0..99, got -4..7"),
+        ({"source_ids": (3, 4, 7), "target_ids": (3, 100, 7)}, r"target_ids must hold ids in 0..99"),
+        ({"source_ids": (3, 4.0, 7), "target_ids": (3, 5, 7)}, r"source_ids must be token ids"),
+        ({"source_answer_ids": (100,)}, r"source_answer_ids must be an integer in 0..99, got 100"),
+        ({"target_answer_ids": (8, -1)}, r"target_answer_ids must be an integer in 0..99, got -1"),
+        ({"target_answer_ids": (8.0,)}, r"target_answer_ids must be an integer in 0..99, got 8.0"),
+    ],
+)
+def test_pairs_of_another_vocabulary_are_refused_before_any_forward(lm, change, message):
+    pair = replace(PAIRS[0], source_ids=(3, 4, 7), target_ids=(3, 5, 7), positions=(1,))
+    chosen = Intervention((Site("mlp", 1),), (1.0,))
+    assert measure(lm, chosen, [pair])["evaluate"]["pairs"] == [pair.id]
+    foreign = replace(pair, **change)
+    calls = []
+    handle = lm.model.register_forward_pre_hook(lambda *_: calls.append(1))
+    try:
+        for run in (lambda: measure(lm, chosen, [foreign]), lambda: measure(lm, chosen, [pair], [foreign])):
+            with pytest.raises(ValueError, match=f"pair tiny/0: .*{message}"):
+                run()
+        with pytest.raises(ValueError, match=f"pair tiny/0: .*{message}"), patched(lm, chosen, pair=foreign):
+            pass
+    finally:
+        handle.remove()
+    assert calls == []
+
+
+def test_prompts_longer_than_learned_positions_are_refused():
+    gpt2, llama = tiny_model("gpt2"), tiny_model("llama")
+    chosen = Intervention((Site("mlp", 1),), (1.0,))
+    assert measure(gpt2, chosen, make_pairs(1, (64,)))["evaluate"]["source"]
+    with pytest.raises(ValueError, match="pair tiny/0: has 65 tokens, more than the 64 positions of tiny-gpt2"):
+        measure(gpt2, chosen, make_pairs(1, (65,)))
+    assert measure(llama, chosen, make_pairs(1, (65,)))["evaluate"]["source"]  # rotary
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_every_architecture_but_gpt2_has_rotary_positions(name):
+    rotary = getattr(CONFIGS[name]().get_text_config(), "rope_parameters", None) is not None
+    assert rotary == (name != "gpt2")
