@@ -6,7 +6,6 @@ import json
 import os
 import random
 import signal
-import struct
 import sys
 import zipfile
 from collections.abc import Callable
@@ -19,7 +18,8 @@ import pytest
 from sparse_control.errors import InputError
 from sparse_control.files import write_json, write_json_lines, sha256_file
 
-INPUTS = int(os.environ.get("FUZZ_INPUTS", "10000"))  # of each reader
+# of each reader: many for the table, fewer wherever else the tests run
+INPUTS = int(os.environ.get("FUZZ_INPUTS", "10000" if "RELIABILITY_TABLE" in os.environ else "2000"))
 SECONDS = 10  # a reader that takes longer hangs
 WIDTH, RANK = 8, 2
 PROJECT = Path(__file__).resolve().parents[2]
@@ -156,7 +156,6 @@ def trial(
     watch: Watch,
     faults,
     name: str,
-    known: tuple[type[Exception], ...] = (),
 ) -> None:
     """Read many changed forms of one file.
 
@@ -165,10 +164,8 @@ def trial(
         change: gives its new bytes.
         read: the reader.
         name: of the reader, for the table.
-        known: unclean errors that this reader is known to let through; they are counted, and the test fails as
-            expected.
     """
-    draw, unclean, new, refused = random.Random(name), [], 0, 0
+    draw, unclean, refused = random.Random(name), [], 0
     path.touch()
     before = sorted(path.parent.rglob("*"))
 
@@ -188,10 +185,8 @@ def trial(
                 refused += 1
                 if len(str(error)) > 3000:
                     unclean.append((f"{len(str(error))} characters of error", data[:200]))
-                    new += 1
             except Exception as error:  # noqa: BLE001  what is counted
                 unclean.append((f"{type(error).__name__}: {error}"[:200], data[:200]))
-                new += not isinstance(error, known)
             finally:
                 watch.on = False
                 signal.setitimer(signal.ITIMER_REAL, 0)
@@ -199,12 +194,10 @@ def trial(
         signal.signal(signal.SIGALRM, handler)
     written, watch.seen = watch.seen, []
     faults.tried(name, INPUTS, refused, len(unclean))
-    assert not new, f"{new} unclean, among: {unclean[:20]}"
+    assert not unclean, f"{len(unclean)} unclean, among: {unclean[:20]}"
     assert not written, written[:3]
     assert sorted(path.parent.rglob("*")) == before
     assert refused > INPUTS // 10, "the changes must matter"
-    if unclean:
-        pytest.xfail(f"{len(unclean)} known unclean errors, such as {unclean[0][0]}")
 
 
 # --- the readers ----------------------------------------------------------------------------------------------------
@@ -274,10 +267,7 @@ def test_factors(factors, name, watch, faults):
     from sparse_control.jacobian.store import load_factors
 
     good = (factors / name).read_bytes()
-    trial(
-        factors / name, lambda draw: changed_archive(good, draw), lambda: load_factors(factors), watch, faults, name,
-        known=(struct.error,),  # of a pickle that ends within a number
-    )  # fmt: skip
+    trial(factors / name, lambda draw: changed_archive(good, draw), lambda: load_factors(factors), watch, faults, name)
 
 
 def test_factor_metadata(factors, watch, faults):
@@ -326,8 +316,7 @@ def test_corpus_windows_with_their_hash(tmp_path, watch, faults):
         load_corpus(tmp_path)
 
     metadata.write_text("")
-    known = (KeyError, TypeError, ValueError, OverflowError)
-    trial(path, lambda draw: changed_lines(rows, draw), read, watch, faults, "corpus windows and their hash", known)
+    trial(path, lambda draw: changed_lines(rows, draw), read, watch, faults, "corpus windows and their hash")
 
 
 def test_corpus_metadata(tmp_path, watch, faults):
