@@ -555,3 +555,5 @@ def test_texts_without_an_end_are_not_read(run, tmp_path, command):
 def test_text_that_is_no_unicode_is_refused(run, option):
     code, out, err = run("run", "generate", option, "\udcff", "--intervention", INTERVENTION)
     assert (code, out) == (2, "") and "is not valid UTF-8 text" in err
+    code, out, err = run("run", "experiment-d", "--accept-code", "why \udcff")
+    assert (code, out) == (2, "") and "is not valid UTF-8 text" in err

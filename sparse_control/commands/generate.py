@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sparse_control.commands.options import ModelName, log, source_options
+from sparse_control.commands.options import ModelName, Text, log, source_options
 from sparse_control.errors import InputError
 
 if TYPE_CHECKING:
@@ -17,19 +17,6 @@ if TYPE_CHECKING:
     from sparse_control.protocol.generation import Generation
 
 SYSTEM = "You are a helpful assistant."
-
-
-class Text(click.ParamType):
-    """An argument of Unicode text; bytes that are none reach Python as lone surrogates, which no tokenizer takes."""
-
-    name = "text"
-
-    def convert(self, value: str, parameter: click.Parameter | None, context: click.Context | None) -> str:
-        try:
-            value.encode()
-        except UnicodeEncodeError:
-            self.fail("is not valid UTF-8 text", parameter, context)
-        return value
 
 
 @click.command("generate")

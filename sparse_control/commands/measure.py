@@ -10,7 +10,7 @@ import click
 
 from sparse_control.commands.entry import fail
 from sparse_control.commands.generate import generate
-from sparse_control.commands.options import model_option, preset_option, run_root_option, source_options
+from sparse_control.commands.options import Text, model_option, preset_option, run_root_option, source_options
 from sparse_control.errors import InputError
 from sparse_control.project import project_folder
 
@@ -75,7 +75,7 @@ def _reason(context: click.Context, parameter: click.Parameter, value: str | Non
 
 
 _accept_code_option = click.option(
-    "--accept-code", metavar="REASON", callback=_reason,
+    "--accept-code", type=Text(), metavar="REASON", callback=_reason,
     help="Let stage D take a freeze that was made by other code; the reason is saved with the result.",
 )  # fmt: skip
 

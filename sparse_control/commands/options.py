@@ -21,6 +21,19 @@ class Folder(click.Path):
         return super().convert(value, parameter, context)
 
 
+class Text(click.ParamType):
+    """An argument of Unicode text; bytes that are none reach Python as lone surrogates, which cannot be written."""
+
+    name = "text"
+
+    def convert(self, value: str, parameter: click.Parameter | None, context: click.Context | None) -> str:
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            self.fail("is not valid UTF-8 text", parameter, context)
+        return value
+
+
 class ModelName(click.ParamType):
     """A model argument; an empty one is a slip of the shell and not the model in the current folder."""
 

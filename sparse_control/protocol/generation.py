@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from sparse_control.arguments import whole_number
-from sparse_control.errors import InputError, UnsupportedModel
+from sparse_control.errors import InputError
 from sparse_control.models import LanguageModel
 from sparse_control.models.decode import as_prompt
 from sparse_control.models.sites import Site, add_at_sites
@@ -89,7 +89,6 @@ def generate(
         InputError: the patched logits are not finite.
         UnsupportedModel: a submodule in training mode, which draws anew in every forward.
     """
-    _check_mode(lm)
     ids = as_prompt(lm, lm.encode(prompt) if isinstance(prompt, str) else prompt, "prompt")
     doses = [finite_number(f"doses[{index}]", dose) for index, dose in enumerate(doses)]
     if not doses:
@@ -184,12 +183,6 @@ def _chosen(logits: np.ndarray, temperature: float, draws: np.random.Generator) 
         place = np.searchsorted(cumulated, draws.random() * cumulated[-1], side="right")
         token = min(int(place), len(logits) - 1)  # the product may round up to the last sum
     return token, float(log_probabilities[token])
-
-
-def _check_mode(lm: LanguageModel) -> None:
-    for name, module in lm.model.named_modules():
-        if module.training:
-            raise UnsupportedModel(f"{lm.name}: submodule {name or 'model'!r} is in training mode; call model.eval()")
 
 
 def _check_room(lm: LanguageModel, length: int, max_tokens: int) -> None:

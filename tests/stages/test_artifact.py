@@ -102,6 +102,18 @@ def test_factors_of_other_settings_are_noticed(measured, tmp_path, section, fiel
     assert all(f"{field}: " in detail and f"has {value!r}" in detail for detail in named)
 
 
+@pytest.mark.parametrize("field", ["weights_sha256", "tokenizer_sha256"])
+def test_factors_of_other_weights_are_noticed(measured, tmp_path, field):
+    root = Path(shutil.copytree(measured, tmp_path / "root"))
+    path = root / "jacobian_iss" / "iss_model_summary.json"
+    content = json.loads(path.read_text())
+    content["provenance"]["model"][field] = "0" * 64
+    path.write_text(json.dumps(content))
+    failed = {check.name: check.detail for check in verify(root, project_folder()) if check.status == "FAIL"}
+    named = [detail for name, detail in failed.items() if name.startswith("settings of jacobian_iss/low_rank_factors/")]
+    assert named and all(f"{field}: " in detail and "iss_model_summary.json has '0000" in detail for detail in named)
+
+
 @pytest.mark.parametrize("end", ["Q.pt", "metadata.json", "configs/estimator_config.yaml"])
 def test_a_freeze_that_leaves_files_out_is_noticed(measured, tmp_path, end):
     root = Path(shutil.copytree(measured, tmp_path / "root"))

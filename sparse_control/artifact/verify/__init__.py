@@ -62,7 +62,7 @@ def _iss_checks(root: Path, place: str, iss: IssRecords, *, whole: bool) -> Iter
     """Frozen files, and where no record is missing agreement, rules and stored intervals."""
     yield from frozen_checks(root, place, iss.freeze)
     yield from unhashed_checks(root, place, iss.freeze)
-    yield from freeze_checks(root, place, iss.freeze)
+    yield from freeze_checks(root, place, iss)
     if whole:
         yield from factor_checks(root, place, iss)
         yield from _agreement(place, iss)

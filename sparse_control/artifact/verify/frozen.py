@@ -1,35 +1,39 @@
 """What a freeze manifest says, against what it must list and against the files it was made of."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
+from sparse_control.artifact.iss_files import FILES, IssRecords
 from sparse_control.artifact.iss_files.freeze import FreezeManifest
+from sparse_control.artifact.iss_files.results import IssSummary
 from sparse_control.artifact.verify.check import Check, Status, named
 from sparse_control.files import read_json
 
-FREEZE = "freeze_manifest.json"
+FREEZE, SUMMARY = (FILES[field][0] for field in ("freeze", "summary"))
 WHITENING = "validation/whitening.json"
 FACTORS = ("Q.pt", "B.pt")
 REFREEZE = "run experiment-c and experiment-d again"
 
 
-def freeze_checks(root: Path, place: str, freeze: FreezeManifest | None) -> Iterator[Check]:
-    """Every reported factor is hashed, was made with the frozen settings, and penalties are those of stage B.
+def freeze_checks(root: Path, place: str, iss: IssRecords) -> Iterator[Check]:
+    """Every reported factor is hashed, is of the settings and the weights that were measured; penalties are stage B's.
 
     Args:
         root: of the freeze.
         place: of a sub-root, with its slash.
-        freeze: None where there is none.
+        iss: records of the root; without a freeze there is nothing to check.
     """
-    if freeze is None:
+    if (freeze := iss.freeze) is None:
         return
+    expected = _expected(freeze, iss.summary)
     base = root / "jacobian_iss"
     yield named(f"frozen {place}jacobian_iss/{FREEZE}", lambda: _listed(base, freeze))
     for folder in factor_folders(freeze):
         path = base / folder / "metadata.json"
         if path.is_file():
             title = f"settings of {place}jacobian_iss/{folder}"
-            yield named(title, lambda path=path: _made_with(path, freeze))
+            yield named(title, lambda path=path: _made_with(path, expected))
     if (base / WHITENING).is_file():
         yield named(f"agreement {place}jacobian_iss/{FREEZE}", lambda: _penalties(base / WHITENING, freeze))
 
@@ -54,15 +58,26 @@ def _listed(base: Path, freeze: FreezeManifest) -> tuple[Status, str]:
     return ("FAIL", f"files: lacks {', '.join(missing)}; {REFREEZE}") if missing else ("ok", "")
 
 
-def _made_with(path: Path, freeze: FreezeManifest) -> tuple[Status, str]:
-    found, settings = read_json(path), freeze.settings.model_dump()
-    for field, expected in (
-        ("probe", settings["estimator"]["probe"]),
-        ("dtype", settings["dtype"]),
-        ("calibration_sequence_length", settings["corpus"]["sequence_length"]),
-    ):
-        if found[field] != expected:
-            return "FAIL", f"{field}: {found[field]!r:.80}, but {FREEZE} has {expected!r:.80}; {REFREEZE}"
+def _expected(freeze: FreezeManifest, summary: IssSummary | None) -> dict[str, tuple[Any, str]]:
+    """Field of a factor's metadata -> its value, and the file that says so."""
+    settings = freeze.settings.model_dump()
+    frozen = {
+        "probe": settings["estimator"]["probe"],
+        "dtype": settings.get("dtype"),
+        "calibration_sequence_length": settings.get("corpus", {}).get("sequence_length"),
+    }
+    model = {} if summary is None else summary.provenance.model
+    measured = {name: model.get(name) for name in ("weights_sha256", "tokenizer_sha256") if summary is not None}
+    return {field: (value, FREEZE) for field, value in frozen.items()} | {
+        field: (value, SUMMARY) for field, value in measured.items()
+    }
+
+
+def _made_with(path: Path, expected: Mapping[str, tuple[Any, str]]) -> tuple[Status, str]:
+    found = read_json(path)
+    for field, (value, place) in expected.items():
+        if found.get(field) != value:
+            return "FAIL", f"{field}: {found.get(field)!r:.80}, but {place} has {value!r:.80}; {REFREEZE}"
     return "ok", ""
 
 
