@@ -45,7 +45,7 @@ def matrix_rate(size: int = 2048) -> float:
 
 
 def random_config(width: int, layers: int) -> LlamaConfig:
-    """A Llama of the usual proportions."""
+    """A Llama of the usual proportions; its width is a multiple of 192, three query heads to a key/value head."""
     return LlamaConfig(
         vocab_size=256,
         hidden_size=width,
@@ -65,7 +65,7 @@ def random_model(width: int, layers: int) -> LanguageModel:
 
 
 def benchmark_model(name: str) -> LanguageModel:
-    """A model by its name, or a random one by its width and depth, as in `random-2048x6`."""
+    """A model by its name, or a random one by its width and depth, as in `random-1920x6`."""
     size = re.fullmatch(r"random-(\d+)x(\d+)", name)
     return random_model(*map(int, size.groups())) if size else load_model(name)
 
