@@ -72,6 +72,8 @@ def checked_settings(preset: str, model: str | None) -> Settings:
         InputError: one line that names the file, the field and the mend.
     """
     settings = load_settings(project_folder() / "params.yaml", preset, model)
+    if settings.null != "none":  # would be measured into the official tree
+        raise InputError(f"params.yaml: null: {settings.null}: is no setting of the file; remove it, and run nulls")
     if source := registry().get(settings.model):
         settings.check_width(source.width, source.layers)
     return settings

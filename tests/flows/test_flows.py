@@ -44,6 +44,20 @@ def test_ranks_and_layers_are_held_against_a_registered_model(tmp_path, monkeypa
         checked_settings("smoke", None)
 
 
+@pytest.mark.parametrize("place", [(), ("presets", "smoke")])
+def test_a_null_is_never_measured_as_official(tmp_path, monkeypatch, place):
+    content = yaml.safe_load((PROJECT / "params.yaml").read_text())
+    section = content
+    for name in place:
+        section = section[name]
+    section["null"] = "shuffled_tokens"
+    (tmp_path / "params.yaml").write_text(yaml.safe_dump(content))
+    monkeypatch.setattr("flows.common.project_folder", lambda: tmp_path)
+    with pytest.raises(InputError, match="params.yaml: null: shuffled_tokens: is no setting of the file"):
+        official_iss.fn(root=str(tmp_path / "root"))
+    assert not (tmp_path / "root").exists()
+
+
 def test_a_root_that_cannot_be_made_is_one_line(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="cannot be made .* choose another --root"):
