@@ -18,6 +18,7 @@ from sparse_control.protocol.panels import (
     off_target_panel,
     panel_source,
 )
+from sparse_control.protocol.panels import loaders
 from sparse_control.protocol.panels.sources import field_questions
 from sparse_control.protocol.panels.xstest import minimal_edit
 from tests.protocol.words import ChatTokenizer, WordTokenizer
@@ -264,3 +265,42 @@ def test_the_published_xstest():
     sources = PanelSources(xstest=path)
     check_splits("refusal", sources, ChatTokenizer())
     assert all(len(build_pairs("refusal", ChatTokenizer(), split, 24, 0, sources)) >= 6 for split in SPLITS)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "link to a device", "link to a pipe", "folder"])
+def test_what_is_no_regular_file_is_refused_before_it_is_read(tmp_path, kind):
+    folder = mmlu(tmp_path / "mmlu")
+    path = folder / "stem/two.csv"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "link to a pipe":
+        os.mkfifo(tmp_path / "pipe")
+        path.symlink_to(tmp_path / "pipe")
+    elif kind == "link to a device":
+        path.symlink_to("/dev/zero")
+    else:
+        path.mkdir()
+    with pytest.raises(InputError, match="two.csv: is not a regular file"):
+        load_mmlu(folder)
+    with pytest.raises(InputError, match="two.csv: is not a regular file"):
+        load_xstest(path)
+
+
+def test_large_files_are_refused_before_they_are_hashed(tmp_path, monkeypatch):
+    folder = mmlu(tmp_path)
+    path = folder / "stem/two.csv"
+    with open(path, "wb") as handle:
+        handle.truncate(64 * 2**20 + 1)  # sparse
+    hashed = []
+    monkeypatch.setattr(loaders, "sha256_file", lambda path: hashed.append(path.name) or "")
+    with pytest.raises(InputError, match="two.csv: has 67108865 bytes, more than any such file has"):
+        load_mmlu(folder)
+    with pytest.raises(InputError, match="two.csv: has 67108865 bytes"):
+        load_xstest(path)
+    assert "two.csv" not in hashed
+
+
+def test_names_no_file_can_have(tmp_path):
+    for load in (load_mmlu, load_xstest):
+        with pytest.raises(InputError, match="cannot be read|holds no CSV files"):
+            load(tmp_path / ("x" * 300))

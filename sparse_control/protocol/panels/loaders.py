@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sparse_control.errors import InputError
-from sparse_control.files import read_text, sha256_file
+from sparse_control.files import check_size, read_text, sha256_file
 from sparse_control.protocol.panels.draw import normalised
 from sparse_control.protocol.panels.questions import LETTERS, Question
 
@@ -115,7 +115,8 @@ def load_mmlu(folder: str | Path) -> Mmlu:
     that give one question with the same options different answers are an error.
 
     Raises:
-        InputError: no such folder or files, a missing column, an empty cell, a bad answer letter, a contradiction.
+        InputError: no such folder or files, a device, pipe or file too large among them, a missing column, an empty
+            cell, a bad answer letter, a contradiction.
     """
     folder = Path(folder)
     dropped = dict.fromkeys(("repeated", "long", "equal options"), 0)
@@ -124,10 +125,14 @@ def load_mmlu(folder: str | Path) -> Mmlu:
     found: dict[str, list[Question]] = {field: [] for field in FIELDS}
     digest = hashlib.sha256()
     for field in FIELDS:
-        files = sorted((folder / field).glob("*.csv"))
+        try:
+            files = sorted((folder / field).glob("*.csv"))
+        except (OSError, ValueError) as error:  # a name no folder can have
+            raise InputError(f"{folder / field}: cannot be read ({error})") from error
         if not files:
             raise InputError(f"{folder / field}: holds no CSV files; give a folder with {' and '.join(FIELDS)} in it")
         for path in files:
+            check_size(path, MAXIMUM_BYTES)  # before a byte is hashed
             digest.update(f"{field}/{path.name} {sha256_file(path)}\n".encode())
             for number, (text, *options, letter) in _mmlu_file(path):
                 right = options[LETTERS.index(letter)]
