@@ -322,6 +322,7 @@ def given_flow(monkeypatch):
     def put(flow):
         class Module:
             run_in_process = staticmethod(lambda flow, parameters: flow(**parameters))
+            checked_run = staticmethod(lambda *parameters: None)
 
             def __getattr__(self, name):
                 return flow
@@ -346,6 +347,17 @@ def test_a_failing_run(run, given_flow, raised, code, message):
 
     given_flow(flow)
     assert run("run", "official-iss") == (code, "", message)
+
+
+@pytest.mark.parametrize("command", ["official-iss", "six-axis"])
+def test_wrong_parameters_start_no_server(run, monkeypatch, tmp_path, command):
+    in_process = pytest.importorskip("flows.in_process")
+    monkeypatch.setattr(in_process, "run_in_process", lambda *_: pytest.fail("started"))
+    (tmp_path / "file").write_text("")
+    where = ["--model", "owner/model"]
+    refused(run("run", command, *where, "--root", tmp_path / "root", "--dask", "nowhere"), "dask nowhere: is neither")
+    refused(run("run", command, *where, "--root", tmp_path / "file" / "below"), "cannot be made")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 EXPERIMENTS = ("experiment-a", "experiment-b", "experiment-c", "experiment-d")

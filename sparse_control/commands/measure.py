@@ -42,8 +42,10 @@ def _run_flow(module: str, name: str, parameters: dict[str, Any]) -> None:
     """Run a flow in this process and print its steps; parameters that are None are left to the flow."""
     check_model(parameters["preset"], parameters["model"])
     flow = getattr(import_module(module), name)
-    run_in_process = import_module("flows.in_process").run_in_process
     root = parameters["root"] or project_folder() / "runs" / parameters["preset"]
+    # the flow checks them, too, but only once its server has started
+    import_module("flows.common").checked_run(parameters["preset"], parameters["model"], str(root), parameters["dask"])
+    run_in_process = import_module("flows.in_process").run_in_process
     given = {key: value for key, value in parameters.items() if value is not None}
     try:
         result = run_in_process(flow, given | {"model": parameters["model"], "root": str(root)})
