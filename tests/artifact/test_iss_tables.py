@@ -301,6 +301,8 @@ def test_a_rank_that_was_not_tried_does_not_count_as_transferred(records):
 def test_findings_count_what_the_tables_show(frames):
     found = {row["finding"]: row["value"] for row in frames["findings"].to_dict("records")}
     assert (found["layers of the window"], found["validated layers"], found["unresolved layers"]) == (3, 2, "8")
+    assert found["layers where the corpus rule holds"] == 3 and found["largest E_vec between halves"] == 0.02
+    assert found["validated layers with an error below that of the halves"] == 0  # 0.03 against 0.02
     assert found["where the ladder ended"] == "k = 64 with q = 0 at layers 2, 5"
     assert found["qb_deflated: layers that pass where qb fails"] == 3  # at k = 32
     assert found["svd: layers that pass where qb fails"] == 1  # at k = 64 of the unresolved layer

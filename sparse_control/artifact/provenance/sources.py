@@ -26,7 +26,7 @@ RECORDS: dict[str, tuple[str, ...]] = {  # table -> fields of IssRecords
     "alternatives_curve": ("alternatives", *LADDER),
     "nulls": ("summary", "freeze"),
     "rank_transfer": ("comparison", *LADDER),
-    "findings": ("summary", "fact_layers", "alternatives", "comparison", *LADDER),
+    "findings": ("summary", "fact_layers", "alternatives", "comparison", "corpus_convergence", *LADDER),
 }
 
 

@@ -8,7 +8,7 @@ import pandas as pd
 
 from sparse_control.artifact.tables.alternatives import PASSES, QB, alternatives
 from sparse_control.artifact.tables.common import Records, Table, data_frame, rows_of
-from sparse_control.artifact.tables.estimator import estimator_validation
+from sparse_control.artifact.tables.estimator import corpus_convergence, corpus_halves, estimator_validation
 from sparse_control.artifact.tables.nulls import COMMON, EACH, NAMES, nulls
 from sparse_control.artifact.tables.official import (
     ASKED,
@@ -32,6 +32,8 @@ def findings(records: Records) -> pd.DataFrame:
     rows: list[Row] = []
     for source, found in (
         ("estimator_validation", _ladder(rows_of(estimator_validation(records)))),
+        ("corpus_convergence", _corpus(rows_of(corpus_convergence(records)))),
+        ("corpus_halves", _halves(rows_of(corpus_halves(records)), rows_of(estimator_validation(records)))),
         ("alternatives", _alternatives(rows_of(alternatives(records)))),
         ("official_iss", _official(rows_of(official_iss(records)))),
         ("robustness", _robustness(rows_of(robustness(records)))),
@@ -76,6 +78,26 @@ def _ladder(rows: list[Row]) -> Found:
         "largest k": max((row["k"] for row in validated), default=None),
         "smallest k/d": min((row["k_over_d"] for row in validated), default=None),
         "largest k/d": max((row["k_over_d"] for row in validated), default=None),
+    }
+
+
+def _corpus(rows: list[Row]) -> Found:
+    chosen = [row for row in rows if row["chosen"]]
+    return {"layers where the corpus rule holds": sum(row["converged"] for row in chosen)} if chosen else {}
+
+
+def _halves(rows: list[Row], frozen: list[Row]) -> Found:
+    """The noise floor beside the errors of the frozen estimators, over the window."""
+    errors = {row["layer"]: row["median_relative_error"] for row in frozen if row["status"] == "validated"}
+    floors = {row["layer"]: row["E_vec"] for row in rows if row["layer"] in {row["layer"] for row in frozen}}
+    if not floors:
+        return {}
+    return {
+        "smallest E_vec between halves": min(floors.values()),
+        "largest E_vec between halves": max(floors.values()),
+        "validated layers with an error below that of the halves": sum(
+            error is not None and layer in floors and error < floors[layer] for layer, error in errors.items()
+        ),
     }
 
 
