@@ -16,6 +16,7 @@ RIDGE = 1e-6           # of each column's squared norm
 MINIMUM_GAIN = 1e-3    # of ||target||^2
 MAXIMUM_CONDITION = 1e6
 TIE = 1e-12            # coverage totals closer than this are equal
+ORDINARY = 300         # powers of two up to which squares and their sums are far from the limits of float64
 
 
 @dataclass(frozen=True)
@@ -73,19 +74,80 @@ def _check(effects: Any, target: Any, k: Any) -> tuple[np.ndarray, np.ndarray, i
 def _number(name: str, value: Any) -> float:
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, float, np.integer, np.floating)):
         raise ValueError(f"{name} must be a number, got {value!r}")
-    if not np.isfinite(value):
-        raise ValueError(f"{name} must be finite, got {value!r}")
-    return float(value)
+    try:
+        number = float(value)
+    except OverflowError:
+        number = np.inf
+    if not np.isfinite(number):
+        raise ValueError(f"{name} must be finite, got {number!r}")
+    return number
 
 
-def _selection(effects: np.ndarray, support: list[int], strengths: Any, path: list[float], reason: str) -> Selection:
+@dataclass(frozen=True)
+class _Scale:
+    """Powers of two that effects and target were divided by: 0 and 0 unless squares would leave float64."""
+
+    effects: int
+    target: int
+
+    def strengths(self, scaled: Any) -> np.ndarray:
+        """Strengths of the effects as they were given, from those of the scaled ones."""
+        return _times(scaled, self.target - self.effects)
+
+    def bound(self, max_strength: float | None) -> float | None:
+        """A bound on scaled strengths.
+
+        Raises:
+            ValueError: it is 0 in float64.
+        """
+        if max_strength is None:
+            return None
+        bound = float(_times(max_strength, self.effects - self.target))
+        if bound == 0:
+            raise ValueError(f"max_strength {max_strength!r} is out of proportion to effects and target")
+        return bound
+
+
+def _times(values: Any, power: int) -> np.ndarray:
+    with np.errstate(over="ignore", under="ignore"):
+        return np.ldexp(np.asarray(values, dtype=np.float64), power)
+
+
+def _power(array: np.ndarray) -> int:
+    power = int(np.frexp(np.abs(array).max())[1])  # of zeros it is 0
+    return power if abs(power) > ORDINARY else 0
+
+
+def _scaled(effects: np.ndarray, target: np.ndarray) -> tuple[np.ndarray, np.ndarray, _Scale]:
+    """Effects and target divided by powers of two; ordinary ones as they are, bit for bit."""
+    scale = _Scale(_power(effects), _power(target))
+    if scale.effects:
+        effects = _times(effects, -scale.effects)
+    if scale.target:
+        target = _times(target, -scale.target)
+    return effects, target, scale
+
+
+def _selection(
+    effects: np.ndarray, support: list[int], strengths: Any, path: list[float], reason: str, scale: _Scale
+) -> Selection:
+    """The selection from scaled effects and their strengths."""
     strengths = np.asarray(strengths, dtype=np.float64)
+    predicted = _times(effects[:, support] @ strengths, scale.target)
+    return _checked(support, scale.strengths(strengths), path, reason, predicted)
+
+
+def _checked(
+    support: list[int], strengths: np.ndarray, path: list[float], reason: str, predicted: np.ndarray
+) -> Selection:
+    if not (np.isfinite(strengths).all() and np.isfinite(predicted).all()):
+        raise ValueError("effects are out of proportion to target: strengths or predicted effects are beyond float64")
     return Selection(
         support=tuple(support),
         strengths=tuple(strengths.tolist()),
         path=tuple(path),
         stop_reason=reason,
-        predicted=tuple((effects[:, support] @ strengths).tolist()),
+        predicted=tuple(predicted.tolist()),
     )
 
 
@@ -167,10 +229,13 @@ def driver_omp(
 
     Raises:
         ValueError: names the argument: empty, non-finite, wrong shape, `k` outside 1..S, an all-zero target,
-            `min_effect` outside 0..1, a `max_strength` that is not positive.
+            `min_effect` outside 0..1, a `max_strength` that is not positive, effects or a bound so large or small
+            beside the target that strengths are beyond float64.
     """
     effects, target, k = _check(effects, target, k)
     min_effect, max_strength = _limits(target, min_effect, max_strength)
+    effects, target, scale = _scaled(effects, target)
+    max_strength = scale.bound(max_strength)
     total = float(target @ target)
     candidate = _candidates(effects, min_effect)
     unit = _unit(effects)
@@ -195,7 +260,7 @@ def driver_omp(
         support, strengths, residual = trial, fitted, left
         candidate[best] = False
         path.append(1.0 - float(residual @ residual) / total)
-    return _selection(effects, support, strengths, path, reason)
+    return _selection(effects, support, strengths, path, reason, scale)
 
 
 Measure = Callable[[tuple[int, ...], tuple[float, ...], Sequence[int]], tuple[np.ndarray, np.ndarray]]
@@ -230,6 +295,8 @@ def driver_omp_remeasured(
     """
     effects, target, k = _check(effects, target, k)
     min_effect, max_strength = _limits(target, min_effect, max_strength)
+    effects, target, scale = _scaled(effects, target)
+    max_strength = scale.bound(max_strength)
     total = float(target @ target)
     candidate = _candidates(effects, min_effect)
     support: list[int] = []
@@ -242,11 +309,11 @@ def driver_omp_remeasured(
             break
         residual, unit = target - joint, _unit(columns)
         best = int(np.argmax(np.where(candidate, np.abs(unit.T @ residual), -1.0)))
-        if not columns[:, best].any():
+        if not np.linalg.norm(columns[:, best]) > 0:
             reason = "candidates"  # beside the chosen sites no other one has an effect
             break
         trial, start = [*support, best], np.append(strengths, 0.0)
-        live = columns[:, trial].any(axis=0)
+        live = np.linalg.norm(columns[:, trial], axis=0) > 0
         if np.linalg.cond(unit[:, trial][:, live]) > MAXIMUM_CONDITION:
             reason = "condition"
             break
@@ -254,9 +321,13 @@ def driver_omp_remeasured(
         step[live] = fit_strengths(columns[:, trial][:, live], residual, max_strength, start[live])
         moved = start + step
         wanted = [*trial, *(site for site in np.flatnonzero(candidate).tolist() if site != best)]
-        reached, again = measure(tuple(trial), tuple(moved.tolist()), wanted if len(trial) < k else [])
+        reached, again = measure(
+            tuple(trial), tuple(scale.strengths(moved).tolist()), wanted if len(trial) < k else []
+        )
         if not (np.isfinite(reached).all() and np.isfinite(again).all()):
             raise ValueError(f"measure gave effects that are not finite for columns {trial}")
+        if scale.effects or scale.target:
+            reached, again = _times(reached, -scale.target), _times(again, -scale.effects)
         left = target - reached
         if residual @ residual - left @ left < MINIMUM_GAIN * total:
             reason = "gain"
@@ -267,13 +338,7 @@ def driver_omp_remeasured(
         columns = np.zeros_like(effects)
         if len(trial) < k:
             columns[:, wanted] = again
-    return Selection(
-        support=tuple(support),
-        strengths=tuple(strengths.tolist()),
-        path=tuple(path),
-        stop_reason=reason,
-        predicted=tuple(predicted.tolist()),
-    )
+    return _checked(support, scale.strengths(strengths), path, reason, _times(predicted, scale.target))
 
 
 def common_strength(columns: np.ndarray, target: np.ndarray, max_strength: float | None = None) -> float:
@@ -323,8 +388,9 @@ def coverage_driver(effects: Any, target: Any, k: int) -> Selection:
         free[best] = False
         covered = np.minimum(1.0, covered + shares[:, best])
         path.append(float(covered.mean()))
+    effects, target, scale = _scaled(effects, target)
     strength = common_strength(effects[:, support], target)
-    return _selection(effects, support, [strength] * k, path, "k")
+    return _selection(effects, support, [strength] * k, path, "k", scale)
 
 
 def chosen_sites(effects: Any, target: Any, support: Sequence[int], max_strength: float | None = None) -> Selection:
@@ -340,13 +406,17 @@ def chosen_sites(effects: Any, target: Any, support: Sequence[int], max_strength
         ValueError: names the argument: empty, non-finite, wrong shape, an index twice or outside 0..S-1, an all-zero
             target, a `max_strength` that is not positive.
     """
-    support = [int(index) for index in support]
+    try:
+        support = [operator.index(index) for index in support]
+    except TypeError as error:
+        raise ValueError(f"support must hold indices, each once, got {support!r}") from error
     effects, target, k = _check(effects, target, len(support))
     if len(set(support)) != k or not all(0 <= index < effects.shape[1] for index in support):
         raise ValueError(f"support must hold indices in 0..{effects.shape[1] - 1}, each once, got {support}")
     if not target.any():
         raise ValueError("target is all zero: there is nothing to fit")
-    max_strength = _bound(max_strength)
+    effects, target, scale = _scaled(effects, target)
+    max_strength = scale.bound(_bound(max_strength))
     total = float(target @ target)
     path = []
     for count in range(1, k + 1):
@@ -354,7 +424,7 @@ def chosen_sites(effects: Any, target: Any, support: Sequence[int], max_strength
         left = target - columns.sum(axis=1) * common_strength(columns, target, max_strength)
         path.append(1.0 - float(left @ left) / total)
     strength = common_strength(effects[:, support], target, max_strength)
-    return _selection(effects, support, [strength] * k, path, "k")
+    return _selection(effects, support, [strength] * k, path, "k", scale)
 
 
 def top_k(effects: Any, target: Any, k: int, max_strength: float | None = None) -> Selection:
@@ -368,8 +438,8 @@ def top_k(effects: Any, target: Any, k: int, max_strength: float | None = None) 
     Raises:
         ValueError: as `chosen_sites`, or `k` outside 1..S.
     """
-    effects, target, k = _check(effects, target, k)
-    means = (effects * np.sign(target)[:, None]).mean(axis=0)
+    checked, goal, k = _check(effects, target, k)
+    means = (_scaled(checked, goal)[0] * np.sign(goal)[:, None]).mean(axis=0)
     return chosen_sites(effects, target, np.argsort(-means, kind="stable")[:k], max_strength)
 
 
@@ -388,7 +458,7 @@ def random_supports(
         ValueError: as `chosen_sites`, `k` outside 1..S, or `draws` below 1.
     """
     effects, target, k = _check(effects, target, k)
-    if isinstance(draws, bool) or draws < 1:
+    if isinstance(draws, bool) or not isinstance(draws, (int, np.integer)) or draws < 1:
         raise ValueError(f"draws must be at least 1, got {draws!r}")
     supports = [np.sort(generator.choice(effects.shape[1], size=k, replace=False)) for _ in range(draws)]
     return tuple(chosen_sites(effects, target, support, max_strength) for support in supports)

@@ -329,3 +329,67 @@ def test_all_sites_share_one_bounded_strength():
 def test_controls_refuse_bad_arguments(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+SELECTORS = {
+    "driver_omp": driver_omp,
+    "driver_omp bounded": lambda effects, target, k, bound=1.0: driver_omp(effects, target, k, max_strength=bound),
+    "driver_omp_remeasured": lambda effects, target, k: driver_omp_remeasured(additive(effects), effects, target, k),
+    "coverage_driver": coverage_driver,
+    "top_k": top_k,
+    "chosen_sites": lambda effects, target, k: chosen_sites(effects, target, range(k)),
+}
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("power", [-1010, -664, 532, 1015])  # squares vanish or overflow
+@pytest.mark.parametrize("name", SELECTORS)
+def test_huge_and_tiny_effects_give_what_scaled_ones_give(name, power):
+    rng = np.random.default_rng(5)
+    effects, target = rng.normal(size=(12, 9)), rng.uniform(0.5, 2.0, size=12)
+    plain = SELECTORS[name](effects, target, 3)
+    scaled = SELECTORS[name](np.ldexp(effects, power), np.ldexp(target, power), 3)
+    assert scaled.support == plain.support and scaled.stop_reason == plain.stop_reason
+    assert scaled.strengths == pytest.approx(plain.strengths, rel=1e-9)
+    assert scaled.path == pytest.approx(plain.path, rel=1e-9)
+    assert np.ldexp(scaled.predicted, -power) == pytest.approx(plain.predicted, rel=1e-9)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    ("effect", "goal"), [(1e160, 1.0), (1.0, 1e160), (1e-200, 1.0), (1.0, 1e-200), (1e-140, 1e140)]
+)
+@pytest.mark.parametrize("name", ["driver_omp", "driver_omp_remeasured", "top_k", "chosen_sites"])
+def test_effects_and_target_of_different_sizes(name, effect, goal):
+    effects, target, _ = problem(2, s=8)
+    effects = effects / np.linalg.norm(effects, axis=0)
+    plain, scaled = (SELECTORS[name](effects * e, target * t, 3) for e, t in ((1.0, 1.0), (effect, goal)))
+    assert scaled.support == plain.support and scaled.path == pytest.approx(plain.path, rel=1e-9)
+    assert np.array(scaled.strengths) * (effect / goal) == pytest.approx(plain.strengths, rel=1e-9)
+
+
+@pytest.mark.parametrize("name", ["driver_omp", "driver_omp_remeasured", "top_k", "chosen_sites", "coverage_driver"])
+def test_strengths_beyond_float64_are_refused(name):
+    effects, target = np.array([[1.0, 0.1], [0.2, 1.0]]), np.array([1.0, 1.0])
+    with pytest.raises(ValueError, match="effects are out of proportion to target|not finite"):
+        SELECTORS[name](effects * 1e-300, target * 1e300, 2)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: driver_omp([[1.0]], [1.0], 1, max_strength=10**400), "max_strength must be finite"),
+        (lambda: driver_omp([[1.0]], [1.0], 1, min_effect=10**400), "min_effect must be finite"),
+        (lambda: driver_omp([[1e300]], [1e-300], 1, max_strength=1e300), None),
+        (lambda: driver_omp([[1e-300]], [1e300], 1, max_strength=1e-300), "max_strength 1e-300 is out of proportion"),
+        (lambda: chosen_sites([[1.0, 2.0]], [1.0], [0.7]), "support must hold indices"),
+        (lambda: chosen_sites([[1.0, 2.0]], [1.0], None), "support must hold indices"),
+        (lambda: random_supports([[1.0]], [1.0], 1, "a", np.random.default_rng(0)), "draws must be at least 1"),
+    ],
+)
+def test_numbers_out_of_range(call, message):
+    if message is None:
+        assert np.isfinite(call().strengths).all()
+        return
+    with pytest.raises(ValueError, match=message):
+        call()
