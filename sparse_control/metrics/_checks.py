@@ -98,6 +98,13 @@ def distance(**arrays: np.ndarray) -> float:
     return value
 
 
-def mean(array: np.ndarray) -> float:
-    """Mean of the correctly rounded sum: the same for any order of the values."""
-    return math.fsum(array.tolist()) / len(array)
+def mean(name: str, array: np.ndarray) -> float:
+    """Mean of the correctly rounded sum: the same for any order of the values.
+
+    Raises:
+        ValueError: the sum is beyond float64; the message names the argument.
+    """
+    try:
+        return math.fsum(array.tolist()) / len(array)
+    except OverflowError as error:
+        raise ValueError(f"{name} has a sum beyond float64, its largest value is {float(array.max())!r}") from error

@@ -59,7 +59,7 @@ def preservation_summary(kl_values: Any, seed_ids: Any) -> dict[str, Any]:
 
     Raises:
         ValueError: names the argument that is empty, non-numeric, NaN, not flat or of another length, a divergence
-            below -1e-9, or a seed that is neither a whole number nor a string.
+            below -1e-9, divergences whose sum is beyond float64, or a seed that is neither a whole number nor a string.
     """
     values, seeds = real_array("kl_values", kl_values, allowed=(math.inf,)), _seeds(seed_ids)
     equal_lengths(kl_values=values, seed_ids=seeds)
@@ -70,12 +70,12 @@ def preservation_summary(kl_values: Any, seed_ids: Any) -> dict[str, Any]:
     groups: dict[int | str, list[float]] = {}
     for seed, value in zip(seeds, values.tolist(), strict=True):
         groups.setdefault(seed, []).append(value)
-    seed_means = {seed: mean(np.array(group)) for seed, group in groups.items()}
+    seed_means = {seed: mean("kl_values", np.array(group)) for seed, group in groups.items()}
     ordered = np.sort(values)
     return {
         "n": len(values),
         "n_seeds": len(groups),
-        "mean": mean(values),
+        "mean": mean("kl_values", values),
         "median": float(np.median(ordered)),
         "p95": float(ordered[-(-PERCENTILE * len(ordered) // 100) - 1]),
         "max": float(ordered[-1]),

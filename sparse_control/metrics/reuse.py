@@ -24,14 +24,15 @@ def mcqa_recovery(source: Any, target: Any, patched: Any) -> float:
         0 is no recovery, 1 the whole gap, more an overshoot, below 0 the wrong direction; nan without a gap.
 
     Raises:
-        ValueError: names the argument that is empty, non-numeric, non-finite, not flat or of another length.
+        ValueError: names the argument that is empty, non-numeric, non-finite, not flat, of another length, or whose
+            sum is beyond float64.
     """
     source, target, patched = (
         real_array(name, values) for name, values in (("source", source), ("target", target), ("patched", patched))
     )
     equal_lengths(source=source, target=target, patched=patched)
-    base = mean(source)
-    gap = mean(target) - base
-    if abs(gap) <= GAP_ROUNDING * max(mean(np.abs(source)), mean(np.abs(target))):
+    base = mean("source", source)
+    gap = mean("target", target) - base
+    if abs(gap) <= GAP_ROUNDING * max(mean("source", np.abs(source)), mean("target", np.abs(target))):
         return math.nan
-    return (mean(patched) - base) / gap
+    return (mean("patched", patched) - base) / gap

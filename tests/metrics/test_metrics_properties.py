@@ -301,3 +301,13 @@ def test_inputs_are_left_alone():
     values = np.array([-1e-10, 0.5])
     preservation_summary(values, [0, 1])
     assert values[0] == -1e-10
+
+
+def test_sums_beyond_float64_name_the_argument():
+    for seeds in ([0, 0], [0, 1]):
+        with pytest.raises(ValueError, match="kl_values has a sum beyond float64, its largest value is 1e[+]308"):
+            preservation_summary([1e308, 1e308], seeds)
+    for name in ("source", "target", "patched"):
+        values = {"source": [0.0, 0.0], "target": [1.0, 1.0], "patched": [1.0, 0.0]} | {name: [1e308, 1e308]}
+        with pytest.raises(ValueError, match=f"{name} has a sum beyond float64"):
+            mcqa_recovery(**values)

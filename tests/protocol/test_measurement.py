@@ -3,6 +3,7 @@
 import json
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -276,3 +277,11 @@ def test_prompts_longer_than_learned_positions_are_refused():
 def test_every_architecture_but_gpt2_has_rotary_positions(name):
     rotary = getattr(CONFIGS[name]().get_text_config(), "rope_parameters", None) is not None
     assert rotary == (name != "gpt2")
+
+
+def test_an_unrelated_prompt_beyond_learned_positions_is_named():
+    words = SimpleNamespace(id="long", text="a " * 65)
+    lm = replace(tiny_model("gpt2"), tokenizer=lambda text: {"input_ids": [5] * len(text.split())})
+    with pytest.raises(ValueError, match="prompt long: has 65 tokens, more than the 64 positions"):
+        OffTargetPanel.read(lm, [words])
+    assert OffTargetPanel.read(lm, [SimpleNamespace(id="short", text="a " * 64)]).ids == ("short",)
