@@ -134,7 +134,7 @@ def test_print_shows_the_two_selectors_and_the_csv_all(built):
     for name in ("reachability", "signed_reversal", "dose_response", "feedback", "preservation", "reuse"):
         frame = TABLES[name](built)
         assert "random_support" in set(frame["selector"])
-        assert {row[1] for row in shown(name, frame, built).rows} == {"Coverage-Driver", "Driver-OMP"}
+        assert {row[1] for row in shown(name, frame, built).rows} <= {"Coverage-Driver", "Driver-OMP", "—"}
     only = records(*seeds(selector="top_k"))
     assert {row[1] for row in shown("reachability", reachability(only), only).rows} == {"top-k"}
 

@@ -25,7 +25,7 @@ from sparse_control.artifact.render import (
 from sparse_control.artifact.scoring import score_file
 from sparse_control.artifact.tables import TABLES, Records, all_tables, read_records
 from sparse_control.errors import InputError
-from tests.artifact_root import build_root, write_lines
+from tests.artifact_root import build_root, measurement, write_lines
 
 PROJECT = Path(__file__).parent.parent.parent
 NASTY = r"a_b&c%$#{}~^\<script>"
@@ -126,6 +126,17 @@ def test_print_has_the_main_ranks_and_the_figures_we_have(built_root):
     assert any("(3/3)" in cells[-1] and cells[1] == "IOI" for cells in figures)
 
 
+def test_an_unsupported_task_stands_once_in_print(tmp_path):
+    root = build_root(tmp_path, tables=False)
+    rows = [measurement("refusal", "driver_omp", "F", seed, supported=False) for seed in range(3)]
+    write_lines(root / "measurements/toy-model/refusal.driver_omp.F.jsonl", rows)
+    records = read_records(root, PROJECT)
+    frame = all_tables(records)["reuse"]
+    assert sum(frame["task"] == "refusal") == 2
+    cells = [cells for cells in shown("reuse", frame, records).rows if cells[0] == "Refusal"]
+    assert [cells[:4] for cells in cells] == [("Refusal", "—", "—", "not supported by this model")]
+
+
 def test_names_are_words_and_the_csv_keeps_identifiers(built_root):
     records = read_records(built_root, PROJECT)
     frames = all_tables(records)
@@ -176,6 +187,8 @@ def test_captions_name_the_frozen_thresholds(built_root):
     assert "difference ≤ 0.01" in shown("corpus_convergence", frames["corpus_convergence"], records).caption
     empty = shown("corpus_convergence", all_tables(Records())["corpus_convergence"], Records())
     assert "difference ≤ —" in empty.caption
+    unfrozen = shown("estimator_validation", all_tables(Records())["estimator_validation"], Records())
+    assert "Median cosine and median" in unfrozen.caption and "≥" not in unfrozen.caption
 
 
 def test_published_column_is_marked(built_root):

@@ -1,5 +1,6 @@
 """How each table is shown: columns, headings, rounding and captions."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -18,7 +19,7 @@ from sparse_control.artifact.layout import (
     uncertainty,
 )
 from sparse_control.artifact.layout.columns import EMPTY, MODEL, Layout
-from sparse_control.artifact.layout.protocol import score_rows
+from sparse_control.artifact.layout.protocol import once_where_unsupported, score_rows
 from sparse_control.artifact.tables.common import Records, rows_of
 from sparse_control.artifact.tables.setup import preset
 
@@ -76,6 +77,8 @@ def shown(name: str, frame: pd.DataFrame, records: Records) -> Shown:
     models = sorted({model for model in frame["model"] if model is not None})
     columns = ((MODEL,) if len(models) > 1 else ()) + layout.columns
     rows = layout.printed(rows_of(frame))
+    if layout.group == "protocol":
+        rows = once_where_unsupported(rows)
     facts = [_caption(layout, records), f"Model: {', '.join(models) or 'none measured'}."]
     if layout.group in ("protocol", "published"):
         facts.append(f"Seeds: {_list({record.seed for record in records.measurements})}.")
@@ -95,12 +98,13 @@ def shown(name: str, frame: pd.DataFrame, records: Records) -> Shown:
 
 
 def _caption(layout: Layout, records: Records) -> str:
-    """The caption, with the frozen thresholds where it names them."""
+    """The caption, with the frozen thresholds where it names them; before a freeze without these."""
     if layout.group != "iss":
         return layout.caption
     thresholds = records.iss.freeze.settings.validation if records.iss.freeze else None
     names = {name: getattr(thresholds, name, None) for name in Thresholds.model_fields}
-    return layout.caption.format(**{name: EMPTY if value is None else f"{value:g}" for name, value in names.items()})
+    text = layout.caption.format(**{name: EMPTY if value is None else f"{value:g}" for name, value in names.items()})
+    return re.sub(rf" \([≥≤] {EMPTY}\)", "", text)
 
 
 def headline(records: Records) -> str:

@@ -1,7 +1,5 @@
 """How selectors beside their controls, the gate and the effects check are shown."""
 
-from dataclasses import replace
-
 from sparse_control.artifact.layout.columns import (
     EMPTY,
     Column,
@@ -76,7 +74,7 @@ LAYOUTS: dict[str, Layout] = {
         group="protocol",
         columns=(
             *HEAD,
-            replace(STATUS, align="w14"),
+            STATUS,
             decimal("sites_mean", "Sites", 1),
             with_deviation("rel_tar_mean", "rel_tar_sd", "Rel_tar", 2),
             out_of("passes_0.40", "n_seeds", "≤ .40"),
@@ -90,7 +88,7 @@ LAYOUTS: dict[str, Layout] = {
             decimal("refit_mean", "Refit", 2),
             decimal("frozen_mean", "Frozen", 2),
             Column("Predicted,\nmeasured", _additivity),
-            Column("Over draws", _range, "w15"),
+            Column("Over draws", _range, "l"),
         ),
     ),
     "effects_check": Layout(

@@ -22,7 +22,7 @@ from sparse_control.artifact.layout.columns import (
 from sparse_control.artifact.tables.protocol import PASSES
 
 HEAD = (named("task", "Task"), named("selector", "Selector"), label("condition", "Dir."))
-STATUS = Column("Seeds", lambda row: str(row["n_seeds"]) if row["n_seeds"] else row["status"], "w29")
+STATUS = Column("Seeds", lambda row: str(row["n_seeds"]) if row["n_seeds"] else row["status"], "w26")
 
 MAIN = ("driver_omp", "coverage_driver")
 CONTROLS_ELSEWHERE = (
@@ -33,6 +33,19 @@ CONTROLS_ELSEWHERE = (
 def main_selectors(rows: list[Row]) -> list[Row]:
     """The rows of the two selectors; every row where there is none of them."""
     return [row for row in rows if row["selector"] in MAIN] or rows
+
+
+def once_where_unsupported(rows: list[Row]) -> list[Row]:
+    """A task that the model does not support stands once, whatever the selector and direction; the .csv has all."""
+    shown: list[Row] = []
+    seen = set()
+    for row in rows:
+        if row.get("n_seeds") != 0:
+            shown.append(row)
+        elif (row["model"], row["task"]) not in seen:
+            seen.add((row["model"], row["task"]))
+            shown.append(row | dict.fromkeys(("selector", "condition")))
+    return shown
 
 
 LAYOUTS: dict[str, Layout] = {
