@@ -84,7 +84,10 @@ def measured_table(results: list[tuple[str, dict[str, Any]]]) -> list[str]:
         for key, label, limit in TARGETS.get(name, ()):
             model, threads, load = result.get("model", ""), result["threads"], result["load"]
             if "support" in result:
-                model += f", sites at {result['support'][0].rpartition('@')[2]}"
+                position = result["support"][0].rpartition("@")[2]
+                model += f", sites at {position}"
+                if key == "ratio" and position != "-1":
+                    limit = ""  # the limit is for the last position, where no token is run again
             cells = name, model, threads, load, label, limit, _number(result[key])
             lines.append("| " + " | ".join(str(cell) for cell in cells) + " |")
     return lines

@@ -12,7 +12,7 @@ from sparse_control.artifact.verify.check import Check, Status, attempt, named
 from sparse_control.files import read_json, sha256_file
 
 MEND = "restore it from git or measure it again"
-PULL = "not in this folder; `dvc pull` brings what is versioned"
+PULL = "not in this folder; `dvc pull` brings what the store holds, a new run the rest"
 
 
 def manifest_checks(root: Path, place: str) -> Iterator[Check]:
