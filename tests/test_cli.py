@@ -56,6 +56,7 @@ def refused(result, *words):
         assert word in err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments", [
         ["reproduce"], ["verify"], ["show"], ["show", "iss"], ["show", "protocol"], ["show", "reuse"],
@@ -483,6 +484,7 @@ def test_output_that_cannot_encode_is_no_crash(built):
     assert done.returncode == 0 and done.stderr == ""
 
 
+@pytest.mark.slow
 def test_an_unpacked_archive_with_a_read_only_home(built, tmp_path):
     """No git, no write access to the home or to the checkout's own folder, another current folder."""
     checkout, home = tmp_path / "unpacked", tmp_path / "home"

@@ -241,6 +241,7 @@ def change(path, *keys, to):
     write_lines(path, content) if lines else path.write_text(json.dumps(content))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name, keys, value, patterns",
     [

@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 NAMES = "Site, Intervention, Pair, driver_omp, coverage_driver, patched, measure"
 
 
@@ -10,6 +12,7 @@ def python(code: str) -> str:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
 
 
+@pytest.mark.slow
 def test_public_names_after_the_modules_that_hold_them():
     code = f"import sparse_control.protocol.study\nfrom sparse_control.protocol import {NAMES}\n"
     assert python(code + "print(callable(measure), callable(patched))") == "True True\n"
