@@ -1,6 +1,5 @@
 """What the flows share: parameters checked before any work, steps and their units, one line of progress for each."""
 
-import re
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +13,7 @@ from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 from flows.cluster import check_dask
 from flows.reports import ProgressBar
 from sparse_control.errors import InputError
-from sparse_control.models.fetch import find_source, registry
+from sparse_control.models.fetch import check_model_name, registry
 from sparse_control.project import project_folder
 from sparse_control.receipt import Receipt
 from sparse_control.settings import Settings, load_settings
@@ -56,7 +55,7 @@ def checked_run(preset: str, model: str | None, root: str, dask: str | None = No
 
     settings = checked(checked_settings, preset, model)
     if model is not None or settings is not None:
-        checked(check_model, settings.model if model is None else model)
+        checked(check_model_name, settings.model if model is None else model)
     place = checked(resolved, "root", root)
     checked(check_dask, dask)
     if settings is not None and place is not None and not problems:
@@ -77,36 +76,6 @@ def checked_settings(preset: str, model: str | None) -> Settings:
     if source := registry().get(settings.model):
         settings.check_width(source.width, source.layers)
     return settings
-
-
-def check_model(name: str) -> None:
-    """Refuse a model that cannot be named so, or that no record can be called after; nothing is loaded.
-
-    Raises:
-        InputError: neither a registry name, a hub id (owner/name), a directory nor a file; or a label that is not of
-            printable ASCII.
-    """
-    label = model_label(name)
-    if not (label.isascii() and label.isprintable()):
-        raise InputError(
-            f"model {name}: records and folders are called {label!r} after it, and need printable ASCII; rename it"
-        )
-    if Path(name).is_dir() or Path(name).is_file():
-        return
-    if name.endswith(".gguf"):
-        raise InputError(f"model {name}: no such file")
-    if not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
-        find_source(name)
-
-
-def model_label(model: str) -> str:
-    """What records and folders call a model, without loading it: as `models.load_model` names it."""
-    path = Path(model)
-    if model in registry():
-        return model
-    if path.is_file():
-        return path.stem
-    return path.resolve().name if path.is_dir() else model.replace("/", "--")
 
 
 def resolved(name: str, folder: str) -> Path:

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from flows.cluster import started_runner
-from flows.common import Progress, Run, Step, data_files, files_below, files_of, model_label
+from flows.common import Progress, Run, Step, data_files, files_below, files_of
 from flows.locking import output_lock
 from flows.reports import tables_artifact
 from flows.standing import check_standing
 from sparse_control.corpus import load_corpus
 from sparse_control.errors import InputError
-from sparse_control.models.fetch import weights_identity
+from sparse_control.models.fetch import model_label, weights_identity
 from sparse_control.project import cache_folder
 from sparse_control.receipt import Receipt
 from sparse_control.settings import Settings

@@ -1,6 +1,5 @@
 """`run`: measuring, through the flows."""
 
-import re
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -26,16 +25,10 @@ def check_model(preset: str, model: str | None) -> None:
     Raises:
         InputError: neither a registry name, a hub id (owner/name), a directory nor a file; or an unknown preset.
     """
-    from sparse_control.models.fetch import find_source
+    from sparse_control.models.fetch import check_model_name
     from sparse_control.settings import load_settings
 
-    name = load_settings(project_folder() / "params.yaml", preset, model).model
-    if Path(name).is_dir() or Path(name).is_file():
-        return
-    if name.endswith(".gguf"):
-        raise InputError(f"model {name}: no such file")
-    if not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
-        find_source(name)
+    check_model_name(load_settings(project_folder() / "params.yaml", preset, model).model)
 
 
 def _run_flow(module: str, name: str, parameters: dict[str, Any]) -> None:

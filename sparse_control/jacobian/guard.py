@@ -16,9 +16,7 @@ def check_exact_mode(lm: LanguageModel) -> None:
     """
     if torch.is_inference_mode_enabled():
         raise UnsupportedModel(f"{lm.name}: derivatives are zero under torch.inference_mode; leave it first")
-    for name, module in lm.model.named_modules():
-        if module.training:
-            raise UnsupportedModel(f"{lm.name}: submodule {name or 'model'!r} is in training mode; call model.eval()")
+    lm.check_evaluation_mode()
     for name, parameter in lm.model.named_parameters():
         if parameter.is_meta:
             raise UnsupportedModel(f"{lm.name}: parameter {name!r} is offloaded; load the model onto one device")

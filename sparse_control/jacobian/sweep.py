@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
-from torch.func import jvp, vmap
 
 from sparse_control.models.decode import DecodeStep
 
@@ -60,19 +59,3 @@ def push_forward(step: DecodeStep, tangents: Mapping[int, Tensor]) -> dict[int, 
         layer: _batched(functional, [dual], rows, retain_graph=True)[0]
         for functional, (layer, rows) in zip(pulled, tangents.items())
     }
-
-
-def push_forward_mode(step: DecodeStep, tangents: Mapping[int, Tensor]) -> dict[int, Tensor]:
-    """`push_forward` by forward-mode differentiation of the model's own code, slower and independent of its backward."""
-    stream = step.stream()
-    carried = torch.empty(0, stream[0].shape[-1]).to(stream[0])
-    order: list[int] = []
-    with torch.no_grad():
-        for layer, block in enumerate(step.block_functions()):
-            if layer in tangents:
-                carried = torch.cat([carried, tangents[layer].to(carried)])
-                order.append(layer)
-            if order:
-                hidden = stream[layer][0].detach()  # (1, d)
-                carried = vmap(lambda tangent: jvp(block, (hidden,), (tangent[None],))[1][0])(carried)
-    return dict(zip(order, carried.split([len(tangents[layer]) for layer in order])))

@@ -78,6 +78,36 @@ def find_source(name: str) -> Source:
     raise InputError(f"model {name!r}: not in the registry; {hint}known names: {', '.join(known)}")
 
 
+def check_model_name(name: str) -> None:
+    """Refuse a model that cannot be named so, or that no record can be called after; nothing is loaded.
+
+    Raises:
+        InputError: neither a registry name, a hub id (owner/name), a directory nor a file; or a label that is not of
+            printable ASCII.
+    """
+    label = model_label(name)
+    if not (label.isascii() and label.isprintable()):
+        raise InputError(
+            f"model {name}: records and folders are called {label!r} after it, and need printable ASCII; rename it"
+        )
+    if Path(name).is_dir() or Path(name).is_file():
+        return
+    if name.endswith(".gguf"):
+        raise InputError(f"model {name}: no such file")
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
+        find_source(name)
+
+
+def model_label(model: str) -> str:
+    """What records and folders call a model, without loading it: as `load_model` names it."""
+    path = Path(model)
+    if model in registry():
+        return model
+    if path.is_file():
+        return path.stem
+    return path.resolve().name if path.is_dir() else model.replace("/", "--")
+
+
 def model_path(source: Source, cache: Path | None = None) -> Path:
     """Where the GGUF file of `source` stands once fetched."""
     return Path(cache or cache_folder()) / "models" / source.gguf

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sparse_control.errors import UnsupportedModel
 from sparse_control.models.chat import chat_ids
 from sparse_control.models.layout import Layout, find_layout
 
@@ -41,6 +42,16 @@ class LanguageModel:
     @property
     def name(self) -> str:
         return self.provenance.get("name", self.model.config.model_type)
+
+    def check_evaluation_mode(self) -> None:
+        """Refuse a model that is not wholly in evaluation mode.
+
+        Raises:
+            UnsupportedModel: a submodule in training mode, whose dropout draws anew in every forward.
+        """
+        for name, module in self.model.named_modules():
+            if module.training:
+                raise UnsupportedModel(f"{self.name}: submodule {name or 'model'!r} is in training mode; call model.eval()")
 
     @property
     def n_layers(self) -> int:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from sparse_control.arguments import whole_number
-from sparse_control.errors import InputError, UnsupportedModel
+from sparse_control.errors import InputError
 from sparse_control.models import LanguageModel
 from sparse_control.models.decode import as_prompt
 from sparse_control.models.sites import Site, add_at_sites, capture_sites, check_site, site_width
@@ -133,11 +133,7 @@ class Intervention:
             ValueError: names the site.
             UnsupportedModel: a submodule in training mode; its dropout would draw anew in every forward.
         """
-        for name, module in lm.model.named_modules():
-            if module.training:
-                raise UnsupportedModel(
-                    f"{lm.name}: submodule {name or 'model'!r} is in training mode; call model.eval()"
-                )
+        lm.check_evaluation_mode()
         for index, site in enumerate(self.support):
             check_site(lm, site)
             if self.directions is not None and len(self.directions[index]) != site_width(lm, site):

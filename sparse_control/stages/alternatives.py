@@ -40,7 +40,7 @@ from sparse_control.settings import Settings
 from sparse_control.stages.a_reference import rank_agreement
 from sparse_control.stages.calibration import Calibration, load_calibration
 from sparse_control.stages.checkpoint import Key, load_part, save_part
-from sparse_control.stages.inputs import Inputs, check_references, open_inputs
+from sparse_control.stages.inputs import Inputs, check_references, open_inputs, source_metadata
 from sparse_control.stages.ladder import Evidence, failures
 from sparse_control.stages.sketches import load_reference
 from sparse_control.stages.states import TOKENS_PER_BATCH
@@ -309,16 +309,7 @@ def _save(inputs: Inputs, settings: Settings, row: dict, estimate: Estimate, wid
         "probe": row["probe"],
         "probe_source": PROBE_SOURCES[row["estimator"]],
         "products": "exact_reference",
-        "position": "final",
-        "target_layer": inputs.lm.n_layers,
-        "norm": "before the final norm",
-        "dtype": provenance["dtype"],
-        "bos": provenance["bos"],
-        "weights_sha256": provenance["weights_sha256"],
-        "tokenizer_sha256": provenance["tokenizer_sha256"],
-        "corpus_sha256": inputs.windows.sha256,
-        "null": settings.null,
-        "versions": provenance["versions"],
+        **source_metadata(inputs, settings),
         "code_sha256": code_sha256(MODULE),
     }
     factors = estimate.factors if deflated else estimate

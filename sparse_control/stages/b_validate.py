@@ -17,7 +17,7 @@ from sparse_control.receipt import Receipt
 from sparse_control.settings import Settings
 from sparse_control.stages.calibration import Calibration, load_calibration
 from sparse_control.stages.checkpoint import load_part, save_part
-from sparse_control.stages.inputs import Inputs, check_references, open_inputs
+from sparse_control.stages.inputs import Inputs, check_references, open_inputs, source_metadata
 from sparse_control.stages.ladder import PREREGISTERED, Attempt, Convergence, Evidence, Rung, climb, reporting, starting_size
 from sparse_control.stages.sketches import LayerEstimators, layer_estimators
 from sparse_control.stages.tree import save_stages_closure, stages_code_sha256
@@ -285,15 +285,6 @@ def _metadata(inputs: Inputs, study: LayerStudy, attempt: Attempt, settings: Set
         "deflation": None,
         "probe": settings.estimator.probe,
         "products": study.estimators.direct_action,
-        "position": "final",
-        "target_layer": inputs.lm.n_layers,
-        "norm": "before the final norm",
-        "dtype": provenance["dtype"],
-        "bos": provenance["bos"],
-        "weights_sha256": provenance["weights_sha256"],
-        "tokenizer_sha256": provenance["tokenizer_sha256"],
-        "corpus_sha256": inputs.windows.sha256,
-        "null": settings.null,
-        "versions": provenance["versions"],
+        **source_metadata(inputs, settings),
         "code_sha256": stages_code_sha256(),
     }

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -52,6 +53,23 @@ def open_inputs(corpus: Path, root: Path, settings: Settings) -> Inputs:
         "code": stages_code_sha256(),
     }
     return Inputs(lm, windows, Tree(root, lm.name), key)
+
+
+def source_metadata(inputs: Inputs, settings: Settings) -> dict[str, Any]:
+    """What every estimator's metadata says of the Jacobian it estimates and of where that came from (15)."""
+    provenance = inputs.lm.provenance
+    return {
+        "position": "final",
+        "target_layer": inputs.lm.n_layers,
+        "norm": "before the final norm",
+        "dtype": provenance["dtype"],
+        "bos": provenance["bos"],
+        "weights_sha256": provenance["weights_sha256"],
+        "tokenizer_sha256": provenance["tokenizer_sha256"],
+        "corpus_sha256": inputs.windows.sha256,
+        "null": settings.null,
+        "versions": provenance["versions"],
+    }
 
 
 def check_references(inputs: Inputs, sizes: Sequence[int], layers: Sequence[int]) -> None:

@@ -18,8 +18,3 @@ def statuses(iss: IssRecords) -> dict[int, str]:
 def status_of(iss: IssRecords, layer: int) -> str:
     """Status of one layer."""
     return statuses(iss).get(layer, OUTSIDE)
-
-
-def with_status(iss: IssRecords, status: str) -> list[int]:
-    """The layers of the window that have this status, ascending."""
-    return sorted(layer for layer, found in statuses(iss).items() if found == status)
