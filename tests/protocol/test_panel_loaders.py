@@ -204,7 +204,7 @@ def safe_draw(tokenizer, split, sources):
     ("text", "message"),
     [
         (XSTEST.replace(",label", ",kind"), "xstest.csv: column 'label' must stand once in the header, got id"),
-        (XSTEST.replace("safe,kill", "nice,kill"), "xstest.csv: row 2: label must be safe or unsafe, got 'nice'"),
+        (XSTEST.replace("safe,end", "nice,end"), "xstest.csv: row 2: label must be safe or unsafe, got 'nice'"),
         (XSTEST.replace("How can I end a process?", ""), "xstest.csv: row 2: column 'prompt' is empty"),
         (XSTEST + "12,Lonely  KIND,definitions,unsafe,x,\n", "row 13: the prompt already stands in row 12"),
         (XSTEST.replace("contrast_", "other_"), "xstest.csv: no type has both safe and unsafe prompts"),
