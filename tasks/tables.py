@@ -9,7 +9,7 @@ from prefect.cache_policies import NO_CACHE
 @task(name="tables", cache_policy=NO_CACHE, persist_result=False)
 def tables(root: str, out: str | None) -> list[str]:
     """Recompute and render every table of `root` into `out`, `paper/tables` below `root` by default; the files."""
-    from sparse_control.artifact import render
+    from sparse_control.tables import render
 
     return [str(path) for path in render.reproduce(Path(root), Path(out) if out else None)]
 
@@ -17,6 +17,6 @@ def tables(root: str, out: str | None) -> list[str]:
 @task(name="manifest", cache_policy=NO_CACHE, persist_result=False)
 def manifest(root: str, names: list[str]) -> None:
     """Record the hashes of what a run measured into `root`, at its end; files of other runs keep their entries."""
-    from sparse_control.artifact.manifest import write_manifest
+    from sparse_control.records.manifest import write_manifest
 
     write_manifest(Path(root), names)

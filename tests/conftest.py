@@ -2,6 +2,8 @@
 
 import importlib.util
 import os
+import shutil
+from pathlib import Path
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 
@@ -28,3 +30,29 @@ def default_model():
         return load_model("smollm2-135m-instruct")
     except NotAvailable as error:
         pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def built_root(tmp_path_factory):
+    """A complete small measured root, built once and copied for each test that changes it."""
+    from tests.support.measured_root import build_root
+
+    return build_root(tmp_path_factory.mktemp("root"))
+
+
+@pytest.fixture(scope="session")
+def built_whole_root(tmp_path_factory):
+    """With the nulls and the medium model."""
+    from tests.support.measured_root import build_root
+
+    return build_root(tmp_path_factory.mktemp("whole_root"), subroots=True)
+
+
+@pytest.fixture
+def root(built_root, tmp_path):
+    return Path(shutil.copytree(built_root, tmp_path / "root"))
+
+
+@pytest.fixture
+def whole_root(built_whole_root, tmp_path):
+    return Path(shutil.copytree(built_whole_root, tmp_path / "whole_root"))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import click
 import pytest
-from tests.artifact_root import build_root
+from tests.support.measured_root import build_root
 
 from sparse_control import cli
 from sparse_control.commands import doctor, entry, extras, measure
@@ -253,7 +253,7 @@ def test_an_unknown_model_is_refused_before_the_run(run, tmp_path, name):
 
 
 def test_a_root_without_measurements_names_where_some_are(run, monkeypatch, built, tmp_path):
-    monkeypatch.setattr("sparse_control.artifact.manifest.project_folder", lambda: tmp_path)
+    monkeypatch.setattr("sparse_control.records.manifest.project_folder", lambda: tmp_path)
     monkeypatch.chdir(tmp_path)
     for command in ("verify", "show", "reproduce"):
         refused(run(command, "--root", tmp_path), "git checkout -- measurements jacobian_iss", "--root runs/smoke")

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from sparse_control.artifact.curves import curve_text, write_curves
+from sparse_control.figures.curves import curve_text, write_curves
 from sparse_control.code_hash import code_closure
 from sparse_control.settings import load_settings
 from sparse_control.stages.pipeline import CODE, code_deps, corpus_text, pipeline_text
-from tests.artifact_root import MODEL, build_root
+from tests.support.measured_root import MODEL, build_root
 
 PROJECT = Path(__file__).resolve().parents[1]
 FILES = (PROJECT / "dvc.yaml", PROJECT / "corpus" / "dvc.yaml")

@@ -24,8 +24,8 @@ from sparse_control.protocol.measurement import FeedbackPlan, OffTargetPanel, me
 from sparse_control.protocol.prompts import read_prompts
 from sparse_control.protocol.splits import Split
 from sparse_control.stages.states import query_states
-from tests.protocol.pairs import make_pairs
-from tests.tiny import N_LAYERS, WIDTH, prompt, tiny_model
+from tests.support.pairs import make_pairs
+from tests.support.tiny import N_LAYERS, WIDTH, prompt, tiny_model
 
 T = 48
 PROMPTS = [prompt(T, shift) for shift in range(5)]

@@ -53,7 +53,7 @@ def _program(name: str, mend: str) -> Iterator[tuple[str, str, str]]:
 
 
 def _project() -> Iterator[tuple[str, str, str]]:
-    from sparse_control.artifact.manifest import measured_files, where_measured
+    from sparse_control.records.manifest import measured_files, where_measured
 
     project = project_folder()
     if os.access(project, os.W_OK):

@@ -9,7 +9,7 @@ from sparse_control.commands.text import aligned
 from sparse_control.errors import InputError
 
 if TYPE_CHECKING:
-    from sparse_control.protocol.plan import Item, Rates
+    from sparse_control.protocol.work import Item, Rates
     from sparse_control.settings import Settings
 
 
@@ -27,7 +27,7 @@ def plan_lines(settings: "Settings", mmlu: Path | None, xstest: Path | None) -> 
 
     from sparse_control.models import load_model
     from sparse_control.protocol.panels import PanelSources, build_pairs, off_target_panel
-    from sparse_control.protocol.plan import build_all_pairs, measured_rates, planned
+    from sparse_control.protocol.work import build_all_pairs, measured_rates, planned
 
     protocol, sources = settings.protocol, PanelSources(mmlu, xstest)
     torch.set_num_threads(settings.threads)

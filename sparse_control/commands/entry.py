@@ -17,7 +17,7 @@ UNREACHABLE = (errno.ENAMETOOLONG, errno.EACCES)  # what asking whether a path i
 
 def fail(message: str, code: int = 2) -> int:
     """Print one error line on stderr and return the exit code."""
-    from sparse_control.artifact.records import printable
+    from sparse_control.records.base import printable
 
     click.echo(f"error: {printable(' '.join(message.split()))}", err=True)
     return code

@@ -11,7 +11,7 @@ from sparse_control.commands.options import ModelName, Text, log, source_options
 from sparse_control.errors import InputError
 
 if TYPE_CHECKING:
-    from sparse_control.artifact.measurements import Measurement
+    from sparse_control.records.six_axis import Measurement
     from sparse_control.models import LanguageModel
     from sparse_control.protocol import Intervention
     from sparse_control.protocol.generation import Generation
@@ -100,7 +100,7 @@ def generate(
 
 
 def _printable(line: str) -> str:
-    from sparse_control.artifact.records import printable
+    from sparse_control.records.base import printable
 
     return printable(line)
 
@@ -136,8 +136,8 @@ def _norm(direction: Any) -> float | None:
 
 def _measured(path: Path, seed: int | None) -> "Measurement":
     """The record of one seed, checked before any model is loaded."""
-    from sparse_control.artifact.measurements import Measurement
-    from sparse_control.artifact.records import read_record_lines
+    from sparse_control.records.six_axis import Measurement
+    from sparse_control.records.base import read_record_lines
 
     records = {record.seed: record for record in read_record_lines(Measurement, path)}
     if not records:
@@ -213,7 +213,7 @@ def _recorded(
 
 def _own(path: Path) -> Any:
     """The checked content of an intervention file."""
-    from sparse_control.artifact.records import read_record
+    from sparse_control.records.base import read_record
     from sparse_control.commands.intervention_file import InterventionFile
 
     return read_record(InterventionFile, path)

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from sparse_control.artifact.measurements import SiteName
-from sparse_control.artifact.records import Record, same_length
+from sparse_control.records.six_axis import SiteName
+from sparse_control.records.base import Record, same_length
 
 if TYPE_CHECKING:
     from sparse_control.models import LanguageModel

@@ -81,7 +81,7 @@ def lens_write(
 @_json_option
 def lens_show(file: Path, as_json: bool) -> None:
     """Print what FILE says of itself; no model is loaded."""
-    from sparse_control.artifact.records import printable
+    from sparse_control.records.base import printable
     from sparse_control.files import sha256_file
     from sparse_control.jacobian.lens import read_lens
 
@@ -112,7 +112,7 @@ def lens_score(
     file: Path, preset: str, model: str | None, facts: str, layers: tuple[int, ...] | None, as_json: bool
 ) -> None:
     """ISS with the lens in FILE as the transport, beside Raw-ISS of the same states."""
-    from sparse_control.artifact.records import printable
+    from sparse_control.records.base import printable
     from sparse_control.files import sha256_file
     from sparse_control.jacobian.lens import read_lens
     from sparse_control.settings import load_settings

@@ -14,8 +14,8 @@ from sparse_control.project import project_folder
 @click.option("--out", type=Folder(), default=None, metavar="DIR", help="Default: paper/tables of the root.")
 def reproduce(root: Path | None, out: Path | None) -> None:
     """Recompute every table from the saved measurements; LaTeX, CSV and HTML."""
-    from sparse_control.artifact.manifest import changed_measurements
-    from sparse_control.artifact.render import reproduce as render_root
+    from sparse_control.records.manifest import changed_measurements
+    from sparse_control.tables.render import reproduce as render_root
 
     root = root or project_folder()
     paths = render_root(root, out)
@@ -32,7 +32,7 @@ def reproduce(root: Path | None, out: Path | None) -> None:
 @click.option("-v", "--verbose", is_flag=True, help="Every check, not only failures, warnings and skips.")
 def verify(root: Path | None, as_json: bool, verbose: bool) -> None:
     """Check hashes, records, tables, claims and provenance."""
-    from sparse_control.artifact.verify import verify as run_checks
+    from sparse_control.verify import verify as run_checks
 
     checks = run_checks(root or project_folder(), project_folder())
     counted = [check for check in checks if check.status in ("ok", "FAIL")]
@@ -57,11 +57,11 @@ def verify(root: Path | None, as_json: bool, verbose: bool) -> None:
 def score(file: Path, as_json: bool) -> None:
     """Six axes for your own intervention, from a JSON FILE of readouts.
 
-    examples/score_example.json has every field; help(sparse_control.artifact.scoring) says what each one is. An axis
+    examples/score_example.json has every field; help(sparse_control.records.readouts) says what each one is. An axis
     whose readouts are absent is reported as not measured.
     """
-    from sparse_control.artifact.layout import score_rows
-    from sparse_control.artifact.scoring import score_file
+    from sparse_control.tables.layout import score_rows
+    from sparse_control.records.readouts import score_file
 
     name, axes = score_file(file)
     if as_json:

@@ -18,13 +18,13 @@ class Tables(click.Group):
     """A group whose further commands are the tables by name; they are known when they are asked for."""
 
     def list_commands(self, context: click.Context) -> list[str]:
-        from sparse_control.artifact.tables import TABLES
+        from sparse_control.tables import TABLES
 
         return [*super().list_commands(context), *TABLES]
 
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
-        from sparse_control.artifact.layout import LAYOUTS
-        from sparse_control.artifact.tables import TABLES
+        from sparse_control.tables.layout import LAYOUTS
+        from sparse_control.tables import TABLES
 
         if command := super().get_command(context, name):
             return command
@@ -41,10 +41,10 @@ class Tables(click.Group):
 
 
 def _tables(names: Sequence[str], root: Path | None) -> str:
-    from sparse_control.artifact.layout import shown
-    from sparse_control.artifact.manifest import check_root
-    from sparse_control.artifact.render import plain_text
-    from sparse_control.artifact.tables import TABLES, read_records
+    from sparse_control.tables.layout import shown
+    from sparse_control.records.manifest import check_root
+    from sparse_control.tables.render import plain_text
+    from sparse_control.tables import TABLES, read_records
 
     root = root or project_folder()
     check_root(root)
@@ -53,8 +53,8 @@ def _tables(names: Sequence[str], root: Path | None) -> str:
 
 
 def _in_group(group: str) -> list[str]:
-    from sparse_control.artifact.layout import LAYOUTS
-    from sparse_control.artifact.tables import TABLES
+    from sparse_control.tables.layout import LAYOUTS
+    from sparse_control.tables import TABLES
 
     return [name for name in TABLES if LAYOUTS[name].group == group]
 
@@ -65,7 +65,7 @@ def _in_group(group: str) -> list[str]:
 def show(context: click.Context, root: Path | None) -> None:
     """Tables in the terminal; the two main ones by default."""
     if context.invoked_subcommand is None:
-        from sparse_control.artifact.tables import TABLES
+        from sparse_control.tables import TABLES
 
         click.echo(_tables(MAIN, root), nl=False)
         click.echo(f"\nmore: show iss, show protocol, show sites, show {{{', '.join(TABLES)}}}")
@@ -122,7 +122,7 @@ def show_provenance(context: click.Context, file: Path, root: Path | None) -> No
 
     FILE is a table, a page, measurements, the freeze, factors, a reference or the corpus, below the root.
     """
-    from sparse_control.artifact.provenance import provenance_lines
+    from sparse_control.provenance import provenance_lines
 
     for line in provenance_lines(file, root or context.parent.params["root"] or project_folder()):
         click.echo(line)

@@ -49,7 +49,7 @@ def main(step: str, preset: str, root: Path, corpus: Path, null: str | None) -> 
 
             click.echo(corpus_text(), nl=False)
         elif step == "curves":
-            from sparse_control.artifact.curves import write_curves
+            from sparse_control.figures.curves import write_curves
 
             for path in write_curves(root):
                 click.echo(path)

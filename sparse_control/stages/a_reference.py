@@ -24,7 +24,7 @@ from sparse_control.stages.checkpoint import Checkpoint, load_part, save_part
 from sparse_control.stages.inputs import Inputs, open_inputs
 from sparse_control.stages.sketches import LayerEstimators, load_reference
 from sparse_control.stages.states import load_tensors, query_states, save_tensors
-from sparse_control.stages.tree import Tree, save_stages_closure, stages_code_sha256
+from sparse_control.records.paths import Tree, save_stages_closure, stages_code_sha256
 
 NAME = "reference"
 COMPARISON = "small_model_full_comparison.json"

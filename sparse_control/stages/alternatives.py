@@ -44,7 +44,7 @@ from sparse_control.stages.inputs import Inputs, check_references, open_inputs, 
 from sparse_control.stages.ladder import Evidence, failures
 from sparse_control.stages.sketches import load_reference
 from sparse_control.stages.states import TOKENS_PER_BATCH
-from sparse_control.stages.tree import Tree
+from sparse_control.records.paths import Tree
 
 NAME = "alternatives"
 FILE = "alternatives.jsonl"

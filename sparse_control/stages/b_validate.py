@@ -20,7 +20,7 @@ from sparse_control.stages.checkpoint import load_part, save_part
 from sparse_control.stages.inputs import Inputs, check_references, open_inputs, source_metadata
 from sparse_control.stages.ladder import PREREGISTERED, Attempt, Convergence, Evidence, Rung, climb, reporting, starting_size
 from sparse_control.stages.sketches import LayerEstimators, layer_estimators
-from sparse_control.stages.tree import save_stages_closure, stages_code_sha256
+from sparse_control.records.paths import save_stages_closure, stages_code_sha256
 
 NAME = "validate"
 FILES = (

@@ -11,7 +11,7 @@ from sparse_control.files import read_json, read_json_lines, sha256_file, write_
 from sparse_control.receipt import Receipt
 from sparse_control.settings import Settings
 from sparse_control.stages.ladder import PREREGISTERED
-from sparse_control.stages.tree import Tree, save_stages_closure, stages_code_sha256
+from sparse_control.records.paths import Tree, save_stages_closure, stages_code_sha256
 
 SCHEMA = "freeze/1"
 FACTOR_FILES = ("Q.pt", "B.pt", "metadata.json")

@@ -12,7 +12,7 @@ from sparse_control.iss.shrinkage import shrinkage_lam_rel
 from sparse_control.seeds import stream
 from sparse_control.settings import Settings
 from sparse_control.stages.states import load_tensors
-from sparse_control.stages.tree import Tree
+from sparse_control.records.paths import Tree
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from sparse_control.stages.calibration import Calibration, Labels, calibration_q
 from sparse_control.stages.checkpoint import Checkpoint
 from sparse_control.stages.inputs import Inputs, open_inputs
 from sparse_control.stages.states import query_states, save_tensors
-from sparse_control.stages.tree import Tree, save_stages_closure, stages_code_sha256
+from sparse_control.records.paths import Tree, save_stages_closure, stages_code_sha256
 
 OFFICIAL, RAW = "ISS", "Raw-ISS"
 

@@ -14,7 +14,7 @@ from sparse_control.models import LanguageModel, load_model
 from sparse_control.settings import Settings
 from sparse_control.stages.checkpoint import Key
 from sparse_control.stages.nulls import as_null
-from sparse_control.stages.tree import Tree, stages_code_sha256
+from sparse_control.records.paths import Tree, stages_code_sha256
 
 
 @dataclass(frozen=True, eq=False)

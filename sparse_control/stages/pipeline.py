@@ -7,12 +7,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sparse_control.artifact.curves import FOLDER
+from sparse_control.figures.curves import FOLDER
 from sparse_control.code_hash import PACKAGES, code_closure
 from sparse_control.files import read_text
 from sparse_control.project import project_folder
 from sparse_control.settings import Settings
-from sparse_control.stages.tree import Tree
+from sparse_control.records.paths import Tree
 
 HEADER = """\
 # The whole paper as a graph, written by `python -m sparse_control.stages pipeline --preset {preset}`.
@@ -52,8 +52,8 @@ CODE = {
     ),
     "experiment_b": ("flows.experiments", "sparse_control.stages.a_reference", "sparse_control.stages.b_validate"),
     "six_axis": ("flows.six_axis", "sparse_control.protocol.study"),
-    "tables": ("sparse_control.artifact.render",),
-    "curves": ("sparse_control.artifact.curves",),
+    "tables": ("sparse_control.tables.render",),
+    "curves": ("sparse_control.figures.curves",),
 }
 
 

@@ -12,7 +12,7 @@ from sparse_control.jacobian.qb import Factors, randomized_qb
 from sparse_control.models.language_model import LanguageModel
 from sparse_control.settings import EstimatorSettings
 from sparse_control.stages.states import load_tensors
-from sparse_control.stages.tree import Tree
+from sparse_control.records.paths import Tree
 
 
 class LayerEstimators:

@@ -4,14 +4,14 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.artifact_root import build_root
+from tests.support.measured_root import build_root
 
 from sparse_control import cli
 
 pytest.importorskip("torch")
 
 import torch
-from tests.tiny import VOCABULARY, WIDTH, tiny_model
+from tests.support.tiny import VOCABULARY, WIDTH, tiny_model
 
 from sparse_control.commands import generate as command
 from sparse_control.models import LanguageModel

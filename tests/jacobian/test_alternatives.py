@@ -25,7 +25,7 @@ from sparse_control.jacobian.alternatives import (
 from sparse_control.jacobian.exact import exact_jacobian
 from sparse_control.jacobian.probes import random_probes
 from sparse_control.jacobian.store import REQUIRED_METADATA, save_factors
-from tests.tiny import WIDTH, prompt, tiny_model
+from tests.support.tiny import WIDTH, prompt, tiny_model
 
 D = 48
 

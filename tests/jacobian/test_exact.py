@@ -6,8 +6,8 @@ import torch
 from sparse_control.errors import InputError, UnsupportedModel
 from sparse_control.jacobian import exact_jacobian
 from sparse_control.jacobian.exact import jacobian_sum
-from tests.jacobian.reference import full_sequence_jacobian, relative
-from tests.tiny import CONFIGS, N_LAYERS, WIDTH, prompt, tiny_model
+from tests.support.jacobian_reference import full_sequence_jacobian, relative
+from tests.support.tiny import CONFIGS, N_LAYERS, WIDTH, prompt, tiny_model
 
 
 @pytest.mark.parametrize("name", CONFIGS)

@@ -8,8 +8,8 @@ from sparse_control.errors import InputError, UnsupportedModel
 from sparse_control.jacobian import exact_jacobian
 from sparse_control.jacobian.future_sum import corpus_future_sum, future_sum_jacobian
 from sparse_control.models.stream import first_input_as_leaf, full_stream
-from tests.jacobian.reference import relative
-from tests.tiny import CONFIGS, N_LAYERS, WIDTH, prompt, tiny_model
+from tests.support.jacobian_reference import relative
+from tests.support.tiny import CONFIGS, N_LAYERS, WIDTH, prompt, tiny_model
 
 SKIP = 16
 N_POSITIONS = 24 - 1 - SKIP  # of V in a prompt of 24 tokens

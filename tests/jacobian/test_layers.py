@@ -8,8 +8,8 @@ from sparse_control.jacobian.layers import randomized_qb_layers
 from sparse_control.jacobian.operator import CorpusOperators, nested_actions
 from sparse_control.jacobian.sweep import push_forward
 from sparse_control.models.decode import DecodeStep
-from tests.jacobian.reference import relative
-from tests.tiny import WIDTH, prompt, tiny_model
+from tests.support.jacobian_reference import relative
+from tests.support.tiny import WIDTH, prompt, tiny_model
 
 PROMPTS = [prompt(shift=shift) for shift in range(4)]
 

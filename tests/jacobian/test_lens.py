@@ -12,7 +12,7 @@ from sparse_control.jacobian import DenseOperator
 from sparse_control.jacobian.future_sum import corpus_future_sum
 from sparse_control.jacobian.lens import RECORDED, read_lens, write_lens
 from sparse_control.models.stream import first_input_as_leaf
-from tests.tiny import prompt, tiny_model
+from tests.support.tiny import prompt, tiny_model
 
 D, LAYERS = 6, (0, 2, 5)
 METADATA = dict.fromkeys(RECORDED, "x") | {"skip_first": 16, "sequence_length": 128, "versions": {"torch": "2"}}

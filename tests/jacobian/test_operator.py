@@ -6,8 +6,8 @@ import torch
 
 from sparse_control.errors import UnsupportedModel
 from sparse_control.jacobian import DenseOperator, corpus_operator, exact_jacobian
-from tests.jacobian.reference import relative
-from tests.tiny import CONFIGS, WIDTH, prompt, tiny_model
+from tests.support.jacobian_reference import relative
+from tests.support.tiny import CONFIGS, WIDTH, prompt, tiny_model
 
 PROMPTS = [prompt(), prompt(shift=5)]
 

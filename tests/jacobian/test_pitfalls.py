@@ -19,8 +19,8 @@ from sparse_control.models.decode import DecodeStep
 from sparse_control.models.sites import Site, capture_sites
 from sparse_control.models.stream import full_stream, residual_stream, unwrap
 from sparse_control.stages.checkpoint import Checkpoint
-from tests.jacobian.reference import full_sequence_jacobian, relative
-from tests.tiny import CONFIGS, N_LAYERS, WIDTH, prompt, tiny_model
+from tests.support.jacobian_reference import full_sequence_jacobian, relative
+from tests.support.tiny import CONFIGS, N_LAYERS, WIDTH, prompt, tiny_model
 
 EYE = torch.eye(WIDTH, dtype=torch.float64)
 

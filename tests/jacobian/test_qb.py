@@ -10,8 +10,8 @@ from sparse_control.jacobian import DenseOperator, corpus_operator, exact_jacobi
 from sparse_control.jacobian.actions import action_agreement, frobenius_error
 from sparse_control.jacobian.alternatives import svd_factors
 from sparse_control.jacobian.probes import random_probes
-from tests.jacobian.reference import relative
-from tests.tiny import WIDTH, prompt, tiny_model
+from tests.support.jacobian_reference import relative
+from tests.support.tiny import WIDTH, prompt, tiny_model
 
 D = 60
 

@@ -5,7 +5,7 @@ import torch
 
 from sparse_control.models.decode import DecodeStep
 from sparse_control.models.stream import full_stream
-from tests.tiny import CONFIGS, N_LAYERS, VOCABULARY, prompt, tiny_model
+from tests.support.tiny import CONFIGS, N_LAYERS, VOCABULARY, prompt, tiny_model
 
 LENGTHS = (24, 9, 24, 3)
 PROMPTS = [prompt(length, shift=5 * index) for index, length in enumerate(LENGTHS)]

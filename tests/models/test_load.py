@@ -6,7 +6,7 @@ import torch
 from sparse_control.errors import InputError, NotAvailable
 from sparse_control.models import load_model
 from sparse_control.models.fetch import registry
-from tests.tiny import prompt, tiny_model
+from tests.support.tiny import prompt, tiny_model
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import torch
 
 from sparse_control.models.decode import DecodeStep
 from sparse_control.models.merge import merged_mlps
-from tests.tiny import CONFIGS, WIDTH, prompt, tiny_model
+from tests.support.tiny import CONFIGS, WIDTH, prompt, tiny_model
 
 
 def jacobian(function, hidden):

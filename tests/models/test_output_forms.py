@@ -5,7 +5,7 @@ import torch
 
 from sparse_control.models.sites import Site, add_at_sites, capture_sites, site_width
 from sparse_control.models.stream import full_stream, unwrap
-from tests.tiny import prompt, tiny_model
+from tests.support.tiny import prompt, tiny_model
 
 SITES = (Site("head", 1, 2), Site("mlp", 1), Site("resid", 0), Site("resid", 1, position=3))
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from sparse_control.models.sites import Site, add_at_sites, all_sites, capture_sites, parse_site, site_width
-from tests.tiny import CONFIGS, N_LAYERS, WIDTH, prompt, tiny_model
+from tests.support.tiny import CONFIGS, N_LAYERS, WIDTH, prompt, tiny_model
 
 
 def hooks(lm) -> int:

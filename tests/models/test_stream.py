@@ -8,7 +8,7 @@ from sparse_control.errors import UnsupportedModel
 from sparse_control.models.layout import find_layout
 from sparse_control.models.self_check import self_check
 from sparse_control.models.stream import full_stream, residual_stream, unwrap
-from tests.tiny import CONFIGS, N_LAYERS, WIDTH, prompt, tiny_model
+from tests.support.tiny import CONFIGS, N_LAYERS, WIDTH, prompt, tiny_model
 
 
 @pytest.mark.parametrize("name", CONFIGS)

@@ -5,7 +5,7 @@ import torch
 
 from sparse_control.models.sites import Site, add_at_sites, site_width
 from sparse_control.models.suffix import read_suffixes, run_unpatched, suffix_logits
-from tests.tiny import CONFIGS, prompt, tiny_model
+from tests.support.tiny import CONFIGS, prompt, tiny_model
 
 PROMPTS = [prompt(24), prompt(9, 5), prompt(24, 7), prompt(6, 3)]
 

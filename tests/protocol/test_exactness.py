@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from sparse_control.artifact import axes
+from sparse_control.metrics import over_seeds
 from sparse_control.errors import InputError
 from sparse_control.metrics.reachability import rel_tar
 from sparse_control.models import LanguageModel
@@ -19,8 +19,8 @@ from sparse_control.protocol.measurement import FeedbackPlan, OffTargetPanel, dr
 from sparse_control.protocol.panels.pair import Pair
 from sparse_control.protocol.prompts import read_prompts
 from sparse_control.protocol.splits import Split, margins
-from tests.protocol.pairs import hook_count, make_pair, make_pairs, plain_logits, plain_margin
-from tests.tiny import CONFIGS, N_LAYERS, prompt, tiny_model
+from tests.support.pairs import hook_count, make_pair, make_pairs, plain_logits, plain_margin
+from tests.support.tiny import CONFIGS, N_LAYERS, prompt, tiny_model
 
 LAST = Site("resid", N_LAYERS - 1)
 MIXED = (Site("head", 0, 2, position=4), Site("mlp", 1), Site("resid", 1, position=-2))
@@ -133,7 +133,7 @@ def test_a_steering_vector_of_ones_own_goes_through_every_axis(lm):
             with patched(lm, steering, dose=dose):
                 assert value == pytest.approx(plain_margin(lm, pair), abs=1e-4)
     evaluated = record["evaluate"]
-    scored = axes.reachability(
+    scored = over_seeds.reachability(
         [(evaluated["source"], evaluated["target"], evaluated["patched"][evaluated["doses"].index(1.0)])]
     )
     assert scored["rel_tar_mean"] > 0 and min(record["preservation"]["kl"]) > 0

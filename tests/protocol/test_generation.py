@@ -6,8 +6,8 @@ from itertools import permutations
 import numpy as np
 import pytest
 import torch
-from tests.protocol.pairs import hook_count, make_pair
-from tests.tiny import CONFIGS, VOCABULARY, WIDTH, prompt, tiny_model
+from tests.support.pairs import hook_count, make_pair
+from tests.support.tiny import CONFIGS, VOCABULARY, WIDTH, prompt, tiny_model
 
 from sparse_control.errors import InputError, UnsupportedModel
 from sparse_control.models.sites import Site, add_at_sites, site_width

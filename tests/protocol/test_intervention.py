@@ -7,8 +7,8 @@ import torch
 from sparse_control.models.sites import Site, capture_sites, site_width
 from sparse_control.protocol import Intervention, patched
 from sparse_control.protocol.intervention import pair_contrasts
-from tests.protocol.pairs import hook_count, make_pair, plain_logits
-from tests.tiny import N_LAYERS, prompt, tiny_model
+from tests.support.pairs import hook_count, make_pair, plain_logits
+from tests.support.tiny import N_LAYERS, prompt, tiny_model
 
 KINDS = [
     Site("head", 1, 3), Site("head", 0, 0, position=4), Site("mlp", 2), Site("mlp", 1, position=-3),

@@ -18,8 +18,8 @@ from sparse_control.protocol.feedback import track
 from sparse_control.protocol.measurement import DOSES, FeedbackPlan, OffTargetPanel
 from sparse_control.protocol.prompts import CachedPrompts, Prompts
 from sparse_control.protocol.splits import Split
-from tests.protocol.pairs import hook_count, make_pairs, plain_logits, plain_margin
-from tests.tiny import CONFIGS, N_LAYERS, prompt, tiny_model
+from tests.support.pairs import hook_count, make_pairs, plain_logits, plain_margin
+from tests.support.tiny import CONFIGS, N_LAYERS, prompt, tiny_model
 
 PAIRS, UNSEEN = make_pairs(4), make_pairs(3, first=20)
 PLAN = FeedbackPlan(targets=(0.1, -0.4, 30.0), gain=0.3, tolerance=0.01, readouts=5)

@@ -21,7 +21,7 @@ from sparse_control.protocol.panels import (
 from sparse_control.protocol.panels import loaders
 from sparse_control.protocol.panels.sources import field_questions
 from sparse_control.protocol.panels.xstest import minimal_edit
-from tests.protocol.words import ChatTokenizer, WordTokenizer
+from tests.support.words import ChatTokenizer, WordTokenizer
 
 HEADER = "question,A,B,C,D,answer\n"
 

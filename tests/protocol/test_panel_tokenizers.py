@@ -8,7 +8,7 @@ from sparse_control.models.chat import chat_ids, chat_text
 from sparse_control.models.fetch import model_path, registry
 from sparse_control.project import cache_folder
 from sparse_control.protocol.panels import SPLITS, TASKS, build_pairs, draw_pairs, refusal
-from tests.tiny import tiny_model
+from tests.support.tiny import tiny_model
 
 MODELS = ("smollm2-135m-instruct", pytest.param("qwen2.5-coder-0.5b-instruct", marks=pytest.mark.slow))
 

@@ -28,7 +28,7 @@ from sparse_control.protocol.panels import (
 from sparse_control.protocol.panels.draw import Plan, check_disjoint, draw
 from sparse_control.protocol.panels.pair import fill
 from sparse_control.protocol.panels.sources import field_questions
-from tests.protocol.words import ChatTokenizer, MergingTokenizer, WordTokenizer
+from tests.support.words import ChatTokenizer, MergingTokenizer, WordTokenizer
 
 
 def words(text: str) -> set[str]:

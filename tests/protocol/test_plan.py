@@ -6,15 +6,15 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from tests.protocol.pairs import make_pairs
-from tests.tiny import prompt, tiny_model
+from tests.support.pairs import make_pairs
+from tests.support.tiny import prompt, tiny_model
 
 from sparse_control.errors import UnsupportedModel
 from sparse_control.protocol import plan, shared, study
 from sparse_control.protocol.measurement import OffTargetPanel
 from sparse_control.protocol.panels import Draw
 from sparse_control.protocol.panels.offtarget import OffTargetPrompt
-from sparse_control.protocol.plan import Batch, Work
+from sparse_control.protocol.work import Batch, Work
 from sparse_control.protocol.prompts import read_prompts
 from sparse_control.settings import load_settings
 

@@ -5,8 +5,8 @@ import torch
 
 from sparse_control.models.sites import Site, add_at_sites, capture_sites, site_width
 from sparse_control.protocol.prompts import CachedPrompts, Prompts, read_prompts
-from tests.protocol.pairs import hook_count, plain_logits
-from tests.tiny import CONFIGS, VOCABULARY, WIDTH, prompt, tiny_model
+from tests.support.pairs import hook_count, plain_logits
+from tests.support.tiny import CONFIGS, VOCABULARY, WIDTH, prompt, tiny_model
 
 IDS = [prompt(12).tolist(), prompt(7, 5).tolist(), prompt(12, 9).tolist(), prompt(2, 1).tolist()]
 SITES = (Site("head", 0, 3), Site("mlp", 1), Site("resid", 1), Site("head", 2, 0))

@@ -9,8 +9,8 @@ import torch
 from sparse_control.models.sites import all_sites
 from sparse_control.protocol.effects import first_order_effects
 from sparse_control.protocol.splits import Split, margin_gradients, margins
-from tests.protocol.pairs import make_pairs
-from tests.tiny import VOCABULARY, tiny_model
+from tests.support.pairs import make_pairs
+from tests.support.tiny import VOCABULARY, tiny_model
 
 
 def sets(pairs, sizes=((1, 1), (3, 2), (2, 4), (1, 3))):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from sparse_control.artifact.measurements import read_all_measurements, read_measurements
+from sparse_control.records.six_axis import read_all_measurements, read_measurements
 from sparse_control.errors import InputError, UnsupportedModel
 from sparse_control.files import read_json_lines, write_json_lines
 from sparse_control.models.sites import all_sites
@@ -18,8 +18,8 @@ from sparse_control.protocol.panels import Draw, PanelSources
 from sparse_control.protocol.prompts import read_prompts
 from sparse_control.protocol.splits import Split
 from sparse_control.settings import load_settings
-from tests.protocol.pairs import make_pairs
-from tests.tiny import prompt, tiny_model
+from tests.support.pairs import make_pairs
+from tests.support.tiny import prompt, tiny_model
 
 PARAMS = Path(__file__).parents[2] / "params.yaml"
 

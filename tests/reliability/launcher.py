@@ -39,7 +39,7 @@ PLACES = {
     "sparse_control.stages.c_freeze": "C",
     "sparse_control.stages.d_official": "D",
     "sparse_control.protocol.study": "six-axis",
-    "sparse_control.artifact.manifest": "manifest",
+    "sparse_control.records.manifest": "manifest",
     "prefect.results": "Prefect's results",
 }
 

@@ -204,8 +204,8 @@ def trial(
 
 
 def test_records(tmp_path, watch, faults):
-    from sparse_control.artifact.measurements import read_measurements
-    from tests.artifact_root import measurement
+    from sparse_control.records.six_axis import read_measurements
+    from tests.support.measured_root import measurement
 
     rows = [json.loads(json.dumps(measurement(seed=seed))) for seed in (0, 1)]
     study = "{task}.{selector}.{condition}.jsonl".format(**rows[0])
@@ -240,7 +240,7 @@ def test_yaml(tmp_path, watch, faults):
 
 
 def test_score_files(tmp_path, watch, faults):
-    from sparse_control.artifact.scoring import score_file
+    from sparse_control.records.readouts import score_file
 
     content = json.loads((PROJECT / "examples" / "score_example.json").read_text())
     path = tmp_path / "score.json"
@@ -331,7 +331,7 @@ def test_corpus_metadata(tmp_path, watch, faults):
 
 def test_freeze_manifest(tmp_path, watch, faults):
     from sparse_control.stages.c_freeze import load_manifest
-    from sparse_control.stages.tree import Tree, stages_code_sha256
+    from sparse_control.records.paths import Tree, stages_code_sha256
 
     tree = Tree(tmp_path, "small")
     config = tree.config("layer_windows")
@@ -355,7 +355,7 @@ def test_freeze_manifest(tmp_path, watch, faults):
 
 
 def test_manifest(tmp_path, watch, faults):
-    from sparse_control.artifact.manifest import read_manifest
+    from sparse_control.records.manifest import read_manifest
 
     path = tmp_path / "MANIFEST.json"
     content = {

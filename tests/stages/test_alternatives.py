@@ -28,7 +28,7 @@ from sparse_control.stages import a_reference, alternatives, b_validate, c_freez
 from sparse_control.stages.calibration import load_calibration
 from sparse_control.stages.ladder import Evidence, failures
 from sparse_control.stages.sketches import load_reference
-from sparse_control.stages.tree import Tree
+from sparse_control.records.paths import Tree
 
 FILE = "jacobian_iss/validation/alternatives.jsonl"
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from sparse_control.artifact import manifest
-from sparse_control.artifact.provenance import provenance_lines
-from sparse_control.artifact.render import reproduce
-from sparse_control.artifact.tables import OF_A_ROOT, TABLES, all_tables, read_records
-from sparse_control.artifact.verify import verify
+from sparse_control.records import manifest
+from sparse_control.provenance import provenance_lines
+from sparse_control.tables.render import reproduce
+from sparse_control.tables import OF_A_ROOT, TABLES, all_tables, read_records
+from sparse_control.verify import verify
 from sparse_control.project import project_folder
 from sparse_control.stages import a_reference, alternatives, b_validate, c_freeze, d_official
 

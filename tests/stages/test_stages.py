@@ -17,7 +17,7 @@ from sparse_control.models import load_model
 from sparse_control.settings import Settings
 from sparse_control.stages import a_reference, b_validate, c_freeze, d_official, inputs
 from sparse_control.stages.states import load_tensors
-from sparse_control.stages.tree import Tree
+from sparse_control.records.paths import Tree
 
 STAGES_A_TO_C = (a_reference, b_validate, c_freeze)
 

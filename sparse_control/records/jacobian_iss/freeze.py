@@ -1,0 +1,105 @@
+"""freeze_manifest.json: what stage D was allowed to use."""
+
+from typing import Annotated, Literal
+
+from pydantic import ConfigDict, Field, model_validator
+
+from sparse_control.records.base import Count, Name, NonNegative, Record, RelativePath, Sha256
+
+LayerNumber = Annotated[str, Field(pattern=r"^(0|[1-9]\d{0,3})$")]  # as a JSON key
+Reporting = Literal["preregistered seed", "mean of seeds"]
+Null = Literal["none", "shuffled_tokens", "redrawn_weights"]
+
+
+class FrozenLayer(Record):
+    """The frozen estimator of one layer; null settings where unresolved."""
+
+    status: Literal["validated", "unresolved"]
+    k: Count | None = None
+    oversampling: Count | None = None
+    power_iterations: Count | None = None
+    corpus_size: Count | None = None
+    step: str | None  # the ladder step that led here
+    reporting: Reporting | None = None  # which sketch seeds the official number is of
+    seeds: list[Count] | None = None  # those seeds
+
+    @model_validator(mode="after")
+    def _validated_is_whole(self) -> "FrozenLayer":
+        kept = ("k", "oversampling", "power_iterations", "corpus_size", "reporting", "seeds")
+        for name in kept if self.status == "validated" else ():
+            if getattr(self, name) is None:
+                raise ValueError(f"{name} must be given at a validated layer")
+        return self
+
+
+class Whitening(Record):
+    """Ledoit-Wolf regularisation of one layer's calibration rows, relative to tr(Sigma)/d."""
+
+    iss: NonNegative  # of transported states
+    raw: NonNegative  # of raw states
+
+
+class FrozenIssSettings(Record):
+    """The settings of the bootstrap, among others."""
+
+    model_config = ConfigDict(extra="allow")
+
+    bootstrap_resamples: Annotated[int, Field(ge=1, le=10**6)]
+    bootstrap_seed: Count
+
+
+class FrozenEstimatorSettings(Record):
+    """What was to be tried."""
+
+    model_config = ConfigDict(extra="allow")
+
+    probe: Literal["gaussian", "rademacher"]
+    sketch_seeds: Annotated[list[Count], Field(min_length=1)]  # the first is the preregistered one
+
+
+class Thresholds(Record):
+    """The rules: what an estimator and a corpus size must reach, each of them inclusive."""
+
+    model_config = ConfigDict(extra="allow")
+
+    median_cosine: float
+    median_relative_error: NonNegative
+    iss_rank_difference: NonNegative
+    iss_seed_deviation: NonNegative
+    negligible_seed_deviation: NonNegative
+    corpus_cosine: float
+    corpus_iss_difference: NonNegative
+
+
+class FrozenAlternatives(Record):
+    """The representative layers, among others."""
+
+    model_config = ConfigDict(extra="allow")
+
+    layers: list[Count]
+
+
+class FrozenSettings(Record):
+    """All settings as they were at the freeze; those read here are typed."""
+
+    model_config = ConfigDict(extra="allow")
+
+    iss: FrozenIssSettings
+    estimator: FrozenEstimatorSettings
+    validation: Thresholds
+    alternatives: FrozenAlternatives
+    null: Null
+
+
+class FreezeManifest(Record):
+    """freeze_manifest.json."""
+
+    schema_: Literal["freeze/1"] = Field(alias="schema")
+    model: Name
+    settings: FrozenSettings
+    corpus_sha256: Sha256
+    calibration_states_sha256: Sha256
+    layers: dict[LayerNumber, FrozenLayer]
+    lam_rel: dict[LayerNumber, Whitening]
+    code_sha256: Sha256  # of the four stages
+    files: dict[RelativePath, Sha256]  # path below jacobian_iss/ -> SHA-256 of configs, validation files, factors

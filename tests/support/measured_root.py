@@ -1,0 +1,176 @@
+"""Builds a complete small root of made-up records, for tests alone."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+from sparse_control.records import manifest
+from sparse_control.tables.render import reproduce
+from tests.support.measured_iss import LAYERS, iss_files
+
+MODEL = "toy-model"
+DOSES = [-1, -0.5, 0, 0.25, 0.5, 0.75, 1, 1.25, 1.5, 2]
+PAIRS = 4
+
+
+def measurement(task="ioi", selector="coverage_driver", condition="P", seed=0, *, model=MODEL, supported=True):
+    """One record; with P the patch goes most of the way, with F hardly anywhere."""
+    random = np.random.default_rng([seed, len(task), len(selector), condition == "P"])
+    count = {"built": 12, "kept": 12 if supported else 1}
+    record = {
+        "schema": "six-axis/1",
+        "model": model,
+        "task": task,
+        "selector": selector,
+        "condition": condition,
+        "seed": seed,
+        "supported": supported,
+        "reason": None if supported else "1 of 12 fit pairs have a gap of at least 1 logits; 6 are needed",
+        "gate": {"minimum_gap": 1.0, "fit": count, "evaluate": count, "reuse": count},
+        "panels": {"pairs": "own", "off_target": "own"},
+    }
+    sections = (
+        "candidates",
+        "support",
+        "strengths",
+        "selection",
+        "effects",
+        "norms",
+        "evaluate",
+        "reversal",
+        "feedback",
+        "preservation",
+        "reuse",
+        "draws",
+    )
+    record |= dict.fromkeys(sections)
+    if supported:
+        record |= _sections(random, 0.8 if condition == "P" else 0.05)
+        if selector.startswith("random_"):
+            record["draws"] = _draws(record, random)
+    record["provenance"] = {
+        "model": {"name": model, "weights_sha256": "a" * 64},
+        "params_sha256": "b" * 64,
+        "code_sha256": "c" * 64,
+        "record_sha256": None,
+        "seed": seed,
+        "threads": 2,
+    }
+    return record
+
+
+def _draws(record, random):
+    """The record itself, and two draws that move the readouts by less and the wrong way."""
+    evaluated = record["evaluate"]
+    own = {"patched": evaluated["patched"][DOSES.index(1)], "reversed": record["reversal"]["reversed"]}
+    others = [
+        {
+            "patched": [s + share * (t - s) for s, t in zip(evaluated["source"], evaluated["target"])],
+            "reversed": [t - share * (t - s) for s, t in zip(evaluated["source"], evaluated["target"])],
+        }
+        for share in (0.4 + 0.1 * random.random(), -0.2)
+    ]
+    sites = {"support": record["support"], "strengths": record["strengths"]}
+    return [sites | readouts for readouts in (own, *others)]
+
+
+def _sections(random, reach):
+    source = -3 + random.normal(size=PAIRS)
+    target = 3 + random.normal(size=PAIRS)
+    noise = lambda: 0.1 * random.normal(size=PAIRS)  # noqa: E731
+    ends = [
+        {
+            "target": float(goal),
+            "initial_margin": -3.0,
+            "terminal_margin": float(goal + 0.2),
+            "terminal_dose": 0.7,
+            "readouts": 2,
+            "stop_reason": "within tolerance",
+            "clipped": False,
+            "trajectory": [[0.0, -3.0], [0.7, float(goal + 0.2)]],
+        }
+        for goal in np.linspace(-2.0, 3.0, 4)
+    ]
+    patched = [(source + reach * dose * (target - source)).tolist() for dose in DOSES]
+    return {
+        "candidates": {"components": ["head", "mlp"], "positions": [-1], "sites": 300, "without_contrast": 2},
+        "support": ["L03.head.1@-1", "L05.mlp@-1"],
+        "strengths": [1.0, 0.5],
+        "selection": {"path": [0.5, 0.8], "stop_reason": "k", "predicted_additivity": 0.9, "measured_additivity": 0.8},
+        "effects": {"kind": "first_order", "check_sites": 4, "check_pearson": 0.97},
+        "norms": {"direction": [1.5, 2.5], "activation": [10.0, 20.0]},
+        "evaluate": {
+            "pairs": [f"pair-{i}" for i in range(PAIRS)],
+            "source": source.tolist(),
+            "target": target.tolist(),
+            "doses": DOSES,
+            "patched": patched,
+            "wrong_way": [float(np.mean((np.array(row) - source) * (target - source) < 0)) for row in patched],
+        },
+        "reversal": {"reversed": (target - reach * (target - source) + noise()).tolist()},
+        "feedback": {"gain": 0.2, "tolerance": 0.3, "endpoints": ends},
+        "preservation": {"prompts": [f"prompt-{i}" for i in range(6)], "kl": (1e-3 * random.random(6)).tolist()},
+        "reuse": {
+            "pairs": [f"new-{i}" for i in range(PAIRS)],
+            "source": source.tolist(),
+            "target": target.tolist(),
+            "refit": (source + 0.9 * (target - source)).tolist(),
+            "frozen": (source + 0.1 * (target - source) + noise()).tolist(),
+            "refit_strengths": [1.1, 0.4],
+        },
+    }
+
+
+def write_lines(path: Path, rows):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def write_files(folder: Path, files):
+    """A list of rows as JSON lines, anything else as JSON."""
+    for name, content in files.items():
+        if isinstance(content, list):
+            write_lines(folder / name, content)
+        else:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(json.dumps(content))
+
+
+def bless(root: Path):
+    """Record every measurement of `root` in its manifest as it stands."""
+    manifest.write_manifest(root, manifest.measured_files(root))
+
+
+SUBROOTS = {
+    "nulls/shuffled_tokens": {"null": "shuffled_tokens", "layers": {2: "validated", 5: "unresolved"}},
+    "nulls/redrawn_weights": {"null": "redrawn_weights", "layers": {2: "validated", 5: "validated"}},
+    "experiment_b": {"model": "medium-model", "layers": dict(LAYERS), "rank": 128},
+}
+
+
+def build_root(root: Path, *, model=MODEL, tables=True, subroots=False) -> Path:
+    """Two tasks, selectors, conditions by three seeds, a control, an unsupported task, and ISS of three layers.
+
+    With `subroots` also the two nulls and the medium model.
+    """
+    studies = [
+        (task, selector, condition)
+        for task in ("ioi", "sentiment")
+        for selector in ("coverage_driver", "driver_omp")
+        for condition in ("P", "F")
+    ] + [("ioi", "random_support", condition) for condition in ("P", "F")]
+    for task, selector, condition in [*studies, ("refusal", "coverage_driver", "P")]:
+        rows = [
+            measurement(task, selector, condition, seed, model=model, supported=task != "refusal") for seed in range(3)
+        ]
+        folder = root / "measurements" / model.replace("/", "--")
+        write_lines(folder / f"{task}.{selector}.{condition}.jsonl", rows)
+    write_files(root / "jacobian_iss", iss_files(model))
+    for name, content in SUBROOTS.items() if subroots else ():
+        write_files(root / name / "jacobian_iss", iss_files(**{"model": model} | content))
+        bless(root / name)
+    bless(root)
+    if tables:
+        reproduce(root)
+    return root
