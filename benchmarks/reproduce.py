@@ -19,12 +19,12 @@ from sparse_control.project import project_folder
 
 LIMITS = {"reproduce": 10.0, "verify": 20.0}
 HEAVY = ("torch", "transformers", "prefect", "dvc")
-CHILD = """
+CHILD = f"""
 import json, sys
 from sparse_control.cli import main
 code = main(sys.argv[2:])
-json.dump({"code": code, "heavy": [name for name in %r if name in sys.modules]}, open(sys.argv[1], "w"))
-""" % (HEAVY,)
+json.dump({{"code": code, "heavy": [name for name in {HEAVY!r} if name in sys.modules]}}, open(sys.argv[1], "w"))
+"""
 
 
 @click.command()

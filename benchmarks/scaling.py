@@ -38,7 +38,7 @@ SIZES = {
     "r": (24, 48, 96, 192),
 }
 WAYS = {"exact": "dLTn", "qb": "dLTnr"}
-TOKENS, COLUMNS = 128, 96    # of the checks of the cost model
+TOKENS, COLUMNS = 128, 96  # of the checks of the cost model
 
 
 def seconds(way: str, size: dict[str, int]) -> float:

@@ -93,7 +93,10 @@ def main(model: str, n: int, position: int, plain_feedback: int, threads: int, o
         difference(plain.margins("source"), record["evaluate"]["source"]),
         difference(plain.margins("target"), record["evaluate"]["target"]),
         difference(plain.margins("target", -1.0), record["reversal"]["reversed"]),
-        *(difference(plain.margins("source", dose), row) for dose, row in zip(DOSES, record["evaluate"]["patched"])),
+        *(
+            difference(plain.margins("source", dose), row)
+            for dose, row in zip(DOSES, record["evaluate"]["patched"], strict=True)
+        ),
     ]
     for index, prompt in enumerate(OFF_TARGET):
         ids = lm.encode(prompt.text).tolist()

@@ -1,6 +1,6 @@
 """`docs/scaling.md` from the results of the other benchmarks and the cost model; no number in it is typed by hand.
 
-    python -m benchmarks.table
+python -m benchmarks.table
 """
 
 import json

@@ -80,9 +80,9 @@ def markdown_tables(root: Path, group: str) -> str:
     Raises:
         InputError: a malformed record.
     """
+    from sparse_control.tables import TABLES, read_records
     from sparse_control.tables.layout import LAYOUTS, shown
     from sparse_control.tables.render import plain_text
-    from sparse_control.tables import TABLES, read_records
 
     records = read_records(root, project_folder())
     texts = []

@@ -7,13 +7,13 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from sparse_control.records.jacobian_iss import FILES, read_iss_file
-from sparse_control.records.jacobian_iss.validation import ActionValidation, CorpusConvergence
 from sparse_control.errors import InputError
 from sparse_control.files import read_json
+from sparse_control.records.jacobian_iss import FILES, read_iss_file
+from sparse_control.records.jacobian_iss.validation import ActionValidation, CorpusConvergence
+from sparse_control.records.paths import Tree
 from sparse_control.settings import Settings
 from sparse_control.stages.ladder import PREREGISTERED, Convergence, Evidence, Rung, climb, reporting, starting_size
-from sparse_control.records.paths import Tree
 
 MEND = "run experiment-c first"
 FACTOR_FILES = ("Q.pt", "B.pt", "metadata.json")

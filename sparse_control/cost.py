@@ -7,7 +7,7 @@ flops, peak memory and file sizes of two models by `benchmarks/scaling.py`.
 from dataclasses import dataclass
 from typing import Any
 
-FLOAT32, FLOAT64 = 4, 8    # bytes
+FLOAT32, FLOAT64 = 4, 8  # bytes
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -306,7 +306,9 @@ def load_settings(path: Path, preset: str = "smoke", model: str | None = None) -
         known = _short(", ".join(map(str, presets))) if isinstance(presets, dict) else "none"
         raise InputError(f"{path}: presets: no preset {preset!r}; there are: {known}")
     if not isinstance(presets[preset], dict):
-        raise InputError(f"{path}: presets.{preset}: expected a mapping of settings, got {_short(repr(presets[preset]))}")
+        raise InputError(
+            f"{path}: presets.{preset}: expected a mapping of settings, got {_short(repr(presets[preset]))}"
+        )
     merged = _overlay(content, presets[preset]) | {"preset": preset}
     if model is not None:
         merged["model"] = model

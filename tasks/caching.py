@@ -88,9 +88,7 @@ def content_key(
     return key
 
 
-def standing_receipt(
-    task: Task, *, below: Path, arguments: dict[str, Any], together: bool = False
-) -> Receipt | None:
+def standing_receipt(task: Task, *, below: Path, arguments: dict[str, Any], together: bool = False) -> Receipt | None:
     """The receipt of an earlier run of the task with the same key, if every file is as it was; else None.
 
     Files of the receipt that are not as they were are removed: a stage that resumes would take them for its own.

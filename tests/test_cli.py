@@ -12,11 +12,11 @@ from pathlib import Path
 
 import click
 import pytest
-from tests.support.measured_root import build_root
 
 from sparse_control import cli
 from sparse_control.commands import doctor, entry, extras, measure
 from sparse_control.errors import InputError
+from tests.support.measured_root import build_root
 
 PROJECT = Path(__file__).parent.parent
 EXAMPLE = PROJECT / "examples" / "score_example.json"
@@ -310,8 +310,7 @@ def test_models_are_known_without_torch():
     done = without("torch", "from sparse_control.cli import main; sys.exit(main(['models', 'list']))")
     assert done.returncode == 0 and "smollm2-135m-instruct" in done.stdout
     program = (
-        "try:\n    from sparse_control.models import load_model\n"
-        "except ModuleNotFoundError as error:\n    print(error)"
+        "try:\n    from sparse_control.models import load_model\nexcept ModuleNotFoundError as error:\n    print(error)"
     )
     assert without("torch", program).stdout.startswith("torch is not installed; run: python -m pip install")
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from sparse_control.figures.curves import curve_text, write_curves
 from sparse_control.code_hash import code_closure
+from sparse_control.figures.curves import curve_text, write_curves
 from sparse_control.settings import load_settings
 from sparse_control.stages.pipeline import CODE, code_deps, corpus_text, pipeline_text
 from tests.support.measured_root import MODEL, build_root

@@ -21,7 +21,9 @@ def test_known_draw():
     assert stream(0, "ioi", "fit", "pairs").integers(1_000_000, size=3).tolist() == [264013, 706956, 864772]
 
 
-@pytest.mark.parametrize("other", [(1, "a", "b", "c"), (0, "x", "b", "c"), (0, "a", "x", "c"), (0, "a", "b", "x"), (0, "ab", "", "c")])
+@pytest.mark.parametrize(
+    "other", [(1, "a", "b", "c"), (0, "x", "b", "c"), (0, "a", "x", "c"), (0, "a", "b", "x"), (0, "ab", "", "c")]
+)
 def test_any_other_key_is_another_stream(other):
     assert not np.array_equal(stream(0, "a", "b", "c").random(4), stream(*other).random(4))
 

@@ -95,7 +95,9 @@ def test_unknown_preset():
         load_settings(PARAMS, "full")
 
 
-@pytest.mark.parametrize("text", ["", "[]", "a: [", "\x00", "a: &a [*a]", "a: !!python/object/apply:os.system ['true']"])
+@pytest.mark.parametrize(
+    "text", ["", "[]", "a: [", "\x00", "a: &a [*a]", "a: !!python/object/apply:os.system ['true']"]
+)
 def test_not_a_settings_file(tmp_path, text):
     file = tmp_path / "params.yaml"
     file.write_text(text)

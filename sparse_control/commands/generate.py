@@ -11,10 +11,10 @@ from sparse_control.commands.options import ModelName, Text, log, source_options
 from sparse_control.errors import InputError
 
 if TYPE_CHECKING:
-    from sparse_control.records.six_axis import Measurement
     from sparse_control.models import LanguageModel
     from sparse_control.protocol import Intervention
     from sparse_control.protocol.generation import Generation
+    from sparse_control.records.six_axis import Measurement
 
 SYSTEM = "You are a helpful assistant."
 
@@ -136,8 +136,8 @@ def _norm(direction: Any) -> float | None:
 
 def _measured(path: Path, seed: int | None) -> "Measurement":
     """The record of one seed, checked before any model is loaded."""
-    from sparse_control.records.six_axis import Measurement
     from sparse_control.records.base import read_record_lines
+    from sparse_control.records.six_axis import Measurement
 
     records = {record.seed: record for record in read_record_lines(Measurement, path)}
     if not records:
@@ -213,8 +213,8 @@ def _recorded(
 
 def _own(path: Path) -> Any:
     """The checked content of an intervention file."""
-    from sparse_control.records.base import read_record
     from sparse_control.commands.intervention_file import InterventionFile
+    from sparse_control.records.base import read_record
 
     return read_record(InterventionFile, path)
 

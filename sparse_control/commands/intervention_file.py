@@ -1,20 +1,20 @@
 """An intervention as a JSON file.
 
-    {
-      "schema": "intervention/1",
-      "name": "what it is for",                     free text, optional
-      "support": ["L29.head.0@-1", ...],            sites; positions count from the end of the prompt where negative
-      "strengths": [1.0, ...],                      beta, one per site
-      "directions": [[...], ...]                    per site: head_dim numbers for a head, else the model width
-    }
+{
+  "schema": "intervention/1",
+  "name": "what it is for",                     free text, optional
+  "support": ["L29.head.0@-1", ...],            sites; positions count from the end of the prompt where negative
+  "strengths": [1.0, ...],                      beta, one per site
+  "directions": [[...], ...]                    per site: head_dim numbers for a head, else the model width
+}
 """
 
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from sparse_control.records.six_axis import SiteName
 from sparse_control.records.base import Record, same_length
+from sparse_control.records.six_axis import SiteName
 
 if TYPE_CHECKING:
     from sparse_control.models import LanguageModel

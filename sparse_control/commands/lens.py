@@ -81,9 +81,9 @@ def lens_write(
 @_json_option
 def lens_show(file: Path, as_json: bool) -> None:
     """Print what FILE says of itself; no model is loaded."""
-    from sparse_control.records.base import printable
     from sparse_control.files import sha256_file
     from sparse_control.jacobian.lens import read_lens
+    from sparse_control.records.base import printable
 
     read = read_lens(file)
     facts = {
@@ -112,9 +112,9 @@ def lens_score(
     file: Path, preset: str, model: str | None, facts: str, layers: tuple[int, ...] | None, as_json: bool
 ) -> None:
     """ISS with the lens in FILE as the transport, beside Raw-ISS of the same states."""
-    from sparse_control.records.base import printable
     from sparse_control.files import sha256_file
     from sparse_control.jacobian.lens import read_lens
+    from sparse_control.records.base import printable
     from sparse_control.settings import load_settings
 
     settings = load_settings(project_folder() / "params.yaml", preset, model)
@@ -158,4 +158,4 @@ def _cell(value: float | None) -> str:
 def _print_table(rows: list[tuple[str, ...]]) -> None:
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     for row in rows:
-        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip())
+        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())

@@ -60,8 +60,8 @@ def score(file: Path, as_json: bool) -> None:
     examples/score_example.json has every field; help(sparse_control.records.readouts) says what each one is. An axis
     whose readouts are absent is reported as not measured.
     """
-    from sparse_control.tables.layout import score_rows
     from sparse_control.records.readouts import score_file
+    from sparse_control.tables.layout import score_rows
 
     name, axes = score_file(file)
     if as_json:
@@ -71,4 +71,4 @@ def score(file: Path, as_json: bool) -> None:
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     click.echo("".join(character if character.isprintable() else " " for character in name))
     for row in rows:
-        click.echo("  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3]]).rstrip())
+        click.echo("  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=True)), row[3]]).rstrip())

@@ -23,8 +23,8 @@ class Tables(click.Group):
         return [*super().list_commands(context), *TABLES]
 
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
-        from sparse_control.tables.layout import LAYOUTS
         from sparse_control.tables import TABLES
+        from sparse_control.tables.layout import LAYOUTS
 
         if command := super().get_command(context, name):
             return command
@@ -41,10 +41,10 @@ class Tables(click.Group):
 
 
 def _tables(names: Sequence[str], root: Path | None) -> str:
-    from sparse_control.tables.layout import shown
     from sparse_control.records.manifest import check_root
-    from sparse_control.tables.render import plain_text
     from sparse_control.tables import TABLES, read_records
+    from sparse_control.tables.layout import shown
+    from sparse_control.tables.render import plain_text
 
     root = root or project_folder()
     check_root(root)
@@ -53,8 +53,8 @@ def _tables(names: Sequence[str], root: Path | None) -> str:
 
 
 def _in_group(group: str) -> list[str]:
-    from sparse_control.tables.layout import LAYOUTS
     from sparse_control.tables import TABLES
+    from sparse_control.tables.layout import LAYOUTS
 
     return [name for name in TABLES if LAYOUTS[name].group == group]
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from sparse_control.records.jacobian_iss import FullComparison, read_iss
-from sparse_control.records.six_axis import Measurement, read_all_measurements
 from sparse_control.errors import InputError
 from sparse_control.files import write_text
+from sparse_control.records.jacobian_iss import FullComparison, read_iss
+from sparse_control.records.six_axis import Measurement, read_all_measurements
 
 FOLDER = Path("paper", "curves")
 

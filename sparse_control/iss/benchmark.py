@@ -142,9 +142,7 @@ def read_facts(path: Path) -> dict[str, list[Fact]]:
             if key in seen:
                 raise InputError(f"{place}: subject: {row['subject']!r} stands already in line {seen[key]}; drop one")
             seen[key] = reader.line_num
-            fact = Fact(
-                relation=row["relation"], subject=row["subject"], answer=row["answer"], line=reader.line_num
-            )
+            fact = Fact(relation=row["relation"], subject=row["subject"], answer=row["answer"], line=reader.line_num)
             facts.setdefault(fact.relation, []).append(fact)
     except csv.Error as error:
         raise InputError(f"{path}:{reader.line_num}: not valid CSV ({error}); mend the quotes") from error
@@ -204,10 +202,13 @@ def _compose(template: _Template, relation: _Relation, place: str) -> str:
     if not relation.demonstrations:
         raise InputError(f"{place}: the relation has no demonstrations; add two or three")
     shown = _expand(template.demonstration, relation, place)
-    return "".join(
-        shown.replace("{subject}", subject).replace("{answer}", answer)
-        for subject, answer in relation.demonstrations.items()
-    ) + prompt
+    return (
+        "".join(
+            shown.replace("{subject}", subject).replace("{answer}", answer)
+            for subject, answer in relation.demonstrations.items()
+        )
+        + prompt
+    )
 
 
 def _first(items: Sequence, count: int | None, name: str, place: str) -> Sequence:

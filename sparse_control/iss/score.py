@@ -31,9 +31,7 @@ def residualise(z: np.ndarray, relations: np.ndarray, families: np.ndarray) -> n
     return z - _group_means(z, relations)[relations] - _group_means(z, families)[families] + z.mean(axis=0)
 
 
-def whiten(
-    zbar: np.ndarray, lam_rel: float, model_width: int, covariance_rows: np.ndarray | None = None
-) -> np.ndarray:
+def whiten(zbar: np.ndarray, lam_rel: float, model_width: int, covariance_rows: np.ndarray | None = None) -> np.ndarray:
     """`(Sigma + lam I)^{-1/2} zbar` (10.2) in the eigenbasis of Sigma, which leaves every cosine as it is.
 
     `lam = lam_rel tr(Sigma) / d` with d the model width, so that reduced coordinates give the same cosines.
@@ -54,7 +52,9 @@ def whiten(
         raise ValueError(f"lam_rel is beyond float64 for these states, got {lam_rel!r}")
     if penalised.min() <= variances.max() * len(variances) * np.finfo(np.float64).eps:
         if lam_rel == 0 and variances.max() > 0:
-            raise ValueError("lam_rel is 0 and the covariance is singular; use lam_rel > 0 or more rows than dimensions")
+            raise ValueError(
+                "lam_rel is 0 and the covariance is singular; use lam_rel > 0 or more rows than dimensions"
+            )
         penalised = np.where(penalised > 0, penalised, 1.0)
     return zbar @ axes / np.sqrt(penalised)
 

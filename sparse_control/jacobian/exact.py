@@ -40,7 +40,7 @@ def exact_jacobian(lm: LanguageModel, input_ids: Sequence[int] | Tensor, layers:
         raise ValueError("layers must name at least one source layer, got none")
     identity = torch.eye(lm.width, dtype=lm.model.dtype, device=lm.device)
     jacobians = torch.stack(reverse_sweep(DecodeStep(lm, input_ids), identity, layers))
-    for layer, jacobian in zip(layers, jacobians):
+    for layer, jacobian in zip(layers, jacobians, strict=True):
         if not torch.isfinite(jacobian).all():
             raise ValueError(f"the Jacobian of layer {layer} is not finite; use a wider dtype")
     return jacobians

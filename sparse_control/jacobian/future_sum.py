@@ -82,7 +82,7 @@ def future_sum_jacobian(
         pulled = torch.autograd.grad(final, sources, cotangents, retain_graph=True, is_grads_batched=True)
         for index, gradient in enumerate(pulled):
             jacobians[index, start : start + len(rows)] = gradient[:, 0, skip_first:].mean(1)
-    for layer, jacobian in zip(layers, jacobians):
+    for layer, jacobian in zip(layers, jacobians, strict=True):
         if not torch.isfinite(jacobian).all():
             raise ValueError(f"the Jacobian of layer {layer} is not finite; use a wider dtype")
     return jacobians

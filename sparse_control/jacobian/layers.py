@@ -58,7 +58,7 @@ def randomized_qb_layers(
         }
 
     omega = torch.cat([random_probes(width, columns, seed=seed, probe=probe) for seed, probe in sketches], dim=1)
-    Q = bases(operators.mean(push_forward, {layer: omega for layer in operators.layers}))  # layer -> (d, sketches r)
+    Q = bases(operators.mean(push_forward, dict.fromkeys(operators.layers, omega)))  # layer -> (d, sketches r)
     for _ in range(power_iterations):
         Q = bases(operators.mean(push_forward, bases(operators.mean(pull_back, Q))))
     B = operators.mean(pull_back, Q)
@@ -66,5 +66,7 @@ def randomized_qb_layers(
     return {
         (layer, *sketch): Factors(left.to(dtype), right.T.to(dtype), rank, oversampling)
         for layer in operators.layers
-        for sketch, left, right in zip(sketches, Q[layer].split(columns, dim=1), B[layer].split(columns, dim=1))
+        for sketch, left, right in zip(
+            sketches, Q[layer].split(columns, dim=1), B[layer].split(columns, dim=1), strict=True
+        )
     }

@@ -224,7 +224,7 @@ def _layers(path: Path, value: Any) -> list[int]:
 def _matrices(path: Path, value: Any, layers: list[int], width: int) -> dict[int, Tensor]:
     if isinstance(value, Tensor):
         _check_tensor(path, "J", value, (len(layers), width, width))
-        return dict(zip(layers, value))
+        return dict(zip(layers, value, strict=True))
     if not isinstance(value, dict):
         raise InputError(f"{path}: J: expected a mapping of layers to matrices or one tensor, got {_brief(value)}")
     for layer in value:

@@ -14,8 +14,8 @@ from sparse_control.jacobian.sweep import pull_back, push_forward
 from sparse_control.models.decode import DecodeStep, as_prompt
 from sparse_control.models.language_model import LanguageModel
 
-KEPT_BYTES = 1 << 30    # of keys and values that wait for the next pass
-PROMPTS_PER_FORWARD = 4    # enough rows for the matrix products to run at their full rate
+KEPT_BYTES = 1 << 30  # of keys and values that wait for the next pass
+PROMPTS_PER_FORWARD = 4  # enough rows for the matrix products to run at their full rate
 
 Array = np.ndarray | Tensor
 Product = Callable[[DecodeStep, Mapping[int, Tensor]], dict[int, Tensor]]

@@ -35,13 +35,13 @@ def check_derivatives(lm: LanguageModel, input_ids: Sequence[int] | Tensor, laye
     step = DecodeStep(lm, input_ids)
     draws = stream(0, "jacobian", "preflight", "adjoint").standard_normal((2, lm.width))
     u, v = torch.from_numpy(draws).to(lm.device, lm.model.dtype)
-    reverse = pull_back(step, {layer: v[None] for layer in layers})
+    reverse = pull_back(step, dict.fromkeys(layers, v[None]))
     try:
         forward = _forward_mode(step, u, layers)
     except NotImplementedError as error:
         reason = " ".join(str(error).split())[:120]
         warnings.warn(f"{lm.name}: forward mode cannot check the reverse derivatives ({reason})", stacklevel=2)
-        forward = {layer: rows[0] for layer, rows in push_forward(step, {layer: u[None] for layer in layers}).items()}
+        forward = {layer: rows[0] for layer, rows in push_forward(step, dict.fromkeys(layers, u[None])).items()}
     for layer, pushed in forward.items():
         pushed, pulled = pushed.double(), reverse[layer][0].double()
         if not (torch.isfinite(pushed).all() and torch.isfinite(pulled).all()):

@@ -105,7 +105,9 @@ def check_operator(op: Operator) -> int:
         ValueError: not an operator of this package, or not square.
     """
     if not all(hasattr(op, name) for name in ("matmat", "rmatmat", "dtype")) or isinstance(op, LinearOperator):
-        raise ValueError(f"op must be an operator of this package, got {type(op).__name__}; wrap a matrix in DenseOperator")
+        raise ValueError(
+            f"op must be an operator of this package, got {type(op).__name__}; wrap a matrix in DenseOperator"
+        )
     if op.shape[0] != op.shape[1]:
         raise ValueError(f"op must be square, got shape {tuple(op.shape)}")
     return op.shape[1]

@@ -70,7 +70,13 @@ def _load_tensor(path: Path) -> Tensor:
     except UNREADABLE as error:
         reason = " ".join(str(error).split())[:200]
         raise InputError(f"{path}: not a readable tensor file ({reason}); restore it with `dvc checkout`") from error
-    if not isinstance(tensor, Tensor) or tensor.layout != torch.strided or tensor.is_meta or tensor.dtype != torch.float32 or tensor.ndim != 2:
+    if (
+        not isinstance(tensor, Tensor)
+        or tensor.layout != torch.strided
+        or tensor.is_meta
+        or tensor.dtype != torch.float32
+        or tensor.ndim != 2
+    ):
         raise InputError(f"{path}: expected one float32 matrix; restore it with `dvc checkout`")
     if not torch.isfinite(tensor).all():
         raise InputError(f"{path}: holds values that are not finite; restore it with `dvc checkout`")

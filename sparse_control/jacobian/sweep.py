@@ -57,5 +57,5 @@ def push_forward(step: DecodeStep, tangents: Mapping[int, Tensor]) -> dict[int, 
         pulled = torch.autograd.grad(stream[-1], [stream[layer] for layer in tangents], dual, create_graph=True)
     return {
         layer: _batched(functional, [dual], rows, retain_graph=True)[0]
-        for functional, (layer, rows) in zip(pulled, tangents.items())
+        for functional, (layer, rows) in zip(pulled, tangents.items(), strict=True)
     }

@@ -18,7 +18,9 @@ def chat_text(tokenizer: Any, user: str, system: str) -> str:
             drops one of the two texts.
     """
     if not getattr(tokenizer, "chat_template", None):
-        raise UnsupportedModel("the model's tokenizer has no chat template; chat prompts are not supported by this model")
+        raise UnsupportedModel(
+            "the model's tokenizer has no chat template; chat prompts are not supported by this model"
+        )
     messages = [{"role": "system", "content": system}, {"role": "user", "content": user}]
     try:
         text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)

@@ -160,8 +160,10 @@ def _linear_attention(
         by_value = by_value.transpose(1, 2).flatten(2)
     # zero in value, with the derivative: sums of plain 2-D products, whose rows vmap folds into one GEMM
     queries, owns, own_values = ((part - part.detach())[:, :, 0].unbind(1) for part in (query, key, value))
-    from_queries = torch.stack([row @ matrix for row, matrix in zip(queries, by_query)], dim=1)  # (1, heads G, dim)
-    from_own = [k @ left + v @ right for k, v, left, right in zip(owns, own_values, by_key, by_value)]
+    from_queries = torch.stack(
+        [row @ matrix for row, matrix in zip(queries, by_query, strict=True)], dim=1
+    )  # (1, heads G, dim)
+    from_own = [k @ left + v @ right for k, v, left, right in zip(owns, own_values, by_key, by_value, strict=True)]
     change = from_queries + torch.stack(from_own, dim=1).view_as(from_queries)
     return (mixed.view_as(change) + change)[:, None]
 
@@ -239,7 +241,9 @@ class DecodeStep:
         calls: list[tuple[tuple, dict]] = []
 
         def record(_module: nn.Module, args: tuple, kwargs: dict) -> None:
-            calls.append((args[1:], kwargs) if args else ((), {k: v for k, v in kwargs.items() if k != "hidden_states"}))
+            calls.append(
+                (args[1:], kwargs) if args else ((), {k: v for k, v in kwargs.items() if k != "hidden_states"})
+            )
 
         handles = [block.register_forward_pre_hook(record, with_kwargs=True) for block in self.lm.layout.blocks]
         try:
@@ -256,4 +260,4 @@ class DecodeStep:
 
             return run
 
-        return [function(block, *call) for block, call in zip(self.lm.layout.blocks, calls)]
+        return [function(block, *call) for block, call in zip(self.lm.layout.blocks, calls, strict=True)]

@@ -51,7 +51,9 @@ class LanguageModel:
         """
         for name, module in self.model.named_modules():
             if module.training:
-                raise UnsupportedModel(f"{self.name}: submodule {name or 'model'!r} is in training mode; call model.eval()")
+                raise UnsupportedModel(
+                    f"{self.name}: submodule {name or 'model'!r} is in training mode; call model.eval()"
+                )
 
     @property
     def n_layers(self) -> int:

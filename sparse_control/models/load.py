@@ -62,7 +62,9 @@ def _converted(gguf: Path, sha256: str) -> Path:
             shutil.rmtree(folder)
         os.replace(temporary, folder)
     except OSError as error:
-        raise InputError(f"{folder}: cannot be written ({error.strerror}); free disk space or set SPARSE_CONTROL_CACHE") from error
+        raise InputError(
+            f"{folder}: cannot be written ({error.strerror}); free disk space or set SPARSE_CONTROL_CACHE"
+        ) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return folder
@@ -83,7 +85,9 @@ def _weights_sha256(folder: Path) -> str:
     digest = hashlib.sha256()
     files = sorted(folder.glob("*.safetensors"))
     if not files:
-        raise InputError(f"{folder}: holds no *.safetensors; pickled weights are not read, save the model as safetensors")
+        raise InputError(
+            f"{folder}: holds no *.safetensors; pickled weights are not read, save the model as safetensors"
+        )
     for file in files:
         digest.update(sha256_file(file).encode())
     return digest.hexdigest()

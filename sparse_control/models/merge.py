@@ -17,7 +17,7 @@ from transformers.pytorch_utils import Conv1D
 from sparse_control.models.language_model import LanguageModel
 from sparse_control.models.stream import unwrap
 
-TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-6}    # narrower dtypes are left to autograd
+TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-6}  # narrower dtypes are left to autograd
 
 
 def _matrix(linear: nn.Module) -> Tensor:
@@ -40,8 +40,8 @@ def _jacobian(hidden: Tensor, output: Tensor, calls: list[tuple[nn.Module, Tenso
         return None
     slopes = torch.autograd.grad(units.sum(), [out for *_, out in first], retain_graph=True, materialize_grads=True)
     inner = torch.zeros(n_units, hidden.shape[-1], dtype=hidden.dtype, device=hidden.device)
-    for (linear, *_), slope in zip(first, slopes):
-        for part, rows in zip(slope.flatten().split(n_units), _matrix(linear).split(n_units)):
+    for (linear, *_), slope in zip(first, slopes, strict=True):
+        for part, rows in zip(slope.flatten().split(n_units), _matrix(linear).split(n_units), strict=True):
             inner.addcmul_(part[:, None], rows)
     row = torch.sin(torch.arange(1, output.numel() + 1, device=hidden.device, dtype=hidden.dtype).square())
     (pulled,) = torch.autograd.grad(output, hidden, row.view_as(output), retain_graph=True)

@@ -20,7 +20,7 @@ from sparse_control.models.language_model import LanguageModel
 from sparse_control.models.stream import capturing_stream, changing_block_input
 
 SUFFIX_ATTENTION = "sparse_control_suffix"
-KEPT_BYTES = 1 << 28    # of unpatched states per set of prompts
+KEPT_BYTES = 1 << 28  # of unpatched states per set of prompts
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 from sparse_control.protocol.numbers import finite_number
 
-DIVERGED = 10.0    # an error that many times the first one ends the loop
+DIVERGED = 10.0  # an error that many times the first one ends the loop
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def track_all(
     steps: list[list[tuple[float, float]]] = [[] for _ in targets]
     clipped = [False] * len(targets)
     reasons: dict[int, str] = {}
-    doses = {index: 0.0 for index in range(len(targets))}  # of the targets still running
+    doses = dict.fromkeys(range(len(targets)), 0.0)  # of the targets still running
     while doses:
         unread = list(dict.fromkeys(dose for dose in doses.values() if dose not in known))
         known.update(zip(unread, map(float, margins_at(unread)), strict=True) if unread else ())
@@ -107,9 +107,7 @@ def track_all(
                 following[index] = min(max(wanted, low), high)
                 clipped[index] |= following[index] != wanted
         doses = following
-    return tuple(
-        Trajectory(float(target), tuple(steps[i]), reasons[i], clipped[i]) for i, target in enumerate(targets)
-    )
+    return tuple(Trajectory(float(target), tuple(steps[i]), reasons[i], clipped[i]) for i, target in enumerate(targets))
 
 
 def track(

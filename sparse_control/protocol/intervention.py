@@ -113,7 +113,7 @@ class Intervention:
         if len(self.directions) != len(support):
             raise ValueError(f"directions has length {len(self.directions)}, support has {len(support)} sites")
         directions = tuple(torch.as_tensor(vector).detach().double() for vector in self.directions)
-        for site, vector in zip(support, directions):
+        for site, vector in zip(support, directions, strict=True):
             if vector.ndim != 1:
                 shape = tuple(vector.shape)
                 raise ValueError(f"site {site.name}: direction must have one dimension, got shape {shape}")
@@ -142,9 +142,7 @@ class Intervention:
                     f"the site has {site_width(lm, site)}"
                 )
 
-    def additions(
-        self, doses: Sequence[float], contrasts: Mapping[Site, Tensor], n: int
-    ) -> dict[Site, Tensor]:
+    def additions(self, doses: Sequence[float], contrasts: Mapping[Site, Tensor], n: int) -> dict[Site, Tensor]:
         """What is added at each site for `n` prompts and R doses: (n, R, site width), float64.
 
         Args:
@@ -154,7 +152,7 @@ class Intervention:
         """
         scale = torch.tensor(list(doses), dtype=torch.float64)[None, :, None]
         added = {}
-        for index, (site, strength) in enumerate(zip(self.support, self.strengths)):
+        for index, (site, strength) in enumerate(zip(self.support, self.strengths, strict=True)):
             fixed = self.directions is not None
             direction = self.directions[index].expand(n, -1) if fixed else contrasts[site].double()
             added[site] = scale.to(direction.device) * strength * direction[:, None]  # (n, R, width)
@@ -230,7 +228,9 @@ def _adding_to_prompts(lm: LanguageModel, additions: Mapping[Site, Tensor]) -> I
             tokens = kwargs["inputs_embeds"] if tokens is None else tokens
             mask = kwargs.get("attention_mask")
             if isinstance(mask, Tensor) and mask.ndim == 2 and not mask.all():
-                raise ValueError("attention_mask hides tokens: patches need unpadded prompts; run equal lengths together")
+                raise ValueError(
+                    "attention_mask hides tokens: patches need unpadded prompts; run equal lengths together"
+                )
             cache = kwargs.get("cache", kwargs.get("past_key_values"))
             start = 0 if cache is None else cache.get_seq_length()
             if start == 0:

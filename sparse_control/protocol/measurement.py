@@ -228,9 +228,7 @@ def measure(
     patched = dose_readouts(
         evaluated.source, evaluated.pairs, intervention, doses, contrasts, evaluated.y_source
     )  # (N, G)
-    reversed_ = dose_readouts(
-        evaluated.target, evaluated.pairs, intervention, [-1.0], contrasts, evaluated.y_target
-    )
+    reversed_ = dose_readouts(evaluated.target, evaluated.pairs, intervention, [-1.0], contrasts, evaluated.y_target)
     if off_target is not None and not isinstance(off_target, OffTargetPanel):
         off_target = OffTargetPanel.read(lm, off_target, intervention.support, reader)
     return {

@@ -18,7 +18,7 @@ from sparse_control.models.batches import group_by_length
 from sparse_control.models.sites import Site, add_at_sites, capturing_sites, site_width
 from sparse_control.models.suffix import Suffixes, read_suffixes, run_unpatched, suffix_logits
 
-MAXIMUM_ROWS = 128    # prompt-patch rows of one forward; bounds the (rows, V) logits in memory
+MAXIMUM_ROWS = 128  # prompt-patch rows of one forward; bounds the (rows, V) logits in memory
 
 
 def _at_position(activations: Tensor, site: Site) -> Tensor:
@@ -61,9 +61,9 @@ class Prompts:
         for group in group_by_length(self.ids):
             with capturing_sites(self.lm, sites) as captured:
                 output = self._full_forward(torch.stack([self.ids[i] for i in group]))
-            logits.update(zip(group, output))
+            logits.update(zip(group, output, strict=True))
             for site in sites:
-                activations[site].update(zip(group, _at_position(captured[site], site)))
+                activations[site].update(zip(group, _at_position(captured[site], site), strict=True))
         order = range(len(self))
         return (
             torch.stack([logits[i] for i in order]),
@@ -125,7 +125,7 @@ class Prompts:
             zeros = {site: torch.zeros(len(self), 1, site_width(self.lm, site), **like) for site in sites}
             value = (self._patched(zeros)[:, 0] * directions).sum()
             gradients = torch.autograd.grad(value, list(zeros.values()))
-        return {site: gradient[:, 0] for site, gradient in zip(sites, gradients)}
+        return {site: gradient[:, 0] for site, gradient in zip(sites, gradients, strict=True)}
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,9 @@ class _Batch:
         length = self.suffixes.tokens.shape[1]
         position = site.position if site.position < 0 else site.position - (self.start or 0)
         if self.start is None and site.position >= 0 or not -length <= position < length:
-            raise ValueError(f"site {site.name} is outside the tokens that are run again; name it when prompts are read")
+            raise ValueError(
+                f"site {site.name} is outside the tokens that are run again; name it when prompts are read"
+            )
         return replace(site, position=position)
 
 
@@ -169,7 +171,7 @@ class CachedPrompts(Prompts):
         lengths = [_rerun_length(len(prompt), sites) for prompt in self.ids]
         from_start = any(site.position >= 0 for site in sites)
         kinds: dict[tuple[int, int | None], list[int]] = {}
-        for index, (prompt, length) in enumerate(zip(self.ids, lengths)):
+        for index, (prompt, length) in enumerate(zip(self.ids, lengths, strict=True)):
             kinds.setdefault((length, len(prompt) - length if from_start else None), []).append(index)
         self._batches = []
         logits: dict[int, Tensor] = {}
@@ -180,9 +182,9 @@ class CachedPrompts(Prompts):
                 suffixes, rows = run_unpatched(self.lm, suffixes)
             batch = _Batch(tuple(members), suffixes, start)
             self._batches.append(batch)
-            logits.update(zip(members, rows))
+            logits.update(zip(members, rows, strict=True))
             for site in sites:
-                activations[site].update(zip(members, captured[site][:, batch.place(site).position]))
+                activations[site].update(zip(members, captured[site][:, batch.place(site).position], strict=True))
         return self._in_order(logits), {site: self._in_order(rows) for site, rows in activations.items()}
 
     def _in_order(self, rows: Mapping[int, Tensor]) -> Tensor:
@@ -207,7 +209,7 @@ class CachedPrompts(Prompts):
             members = list(batch.members)
             flat = {batch.place(site): value[members].flatten(0, 1) for site, value in additions.items()}
             with add_at_sites(self.lm, flat, length=batch.suffixes.tokens.shape[1]):
-                logits.update(zip(members, suffix_logits(self.lm, batch.suffixes, rows, first)))
+                logits.update(zip(members, suffix_logits(self.lm, batch.suffixes, rows, first), strict=True))
         return self._in_order(logits)
 
 

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 from scipy.optimize import lsq_linear
 
-RIDGE = 1e-6           # of each column's squared norm
-MINIMUM_GAIN = 1e-3    # of ||target||^2
+RIDGE = 1e-6  # of each column's squared norm
+MINIMUM_GAIN = 1e-3  # of ||target||^2
 MAXIMUM_CONDITION = 1e6
-TIE = 1e-12            # coverage totals closer than this are equal
-ORDINARY = 300         # powers of two up to which squares and their sums are far from the limits of float64
+TIE = 1e-12  # coverage totals closer than this are equal
+ORDINARY = 300  # powers of two up to which squares and their sums are far from the limits of float64
 
 
 @dataclass(frozen=True)
@@ -321,9 +321,7 @@ def driver_omp_remeasured(
         step[live] = fit_strengths(columns[:, trial][:, live], residual, max_strength, start[live])
         moved = start + step
         wanted = [*trial, *(site for site in np.flatnonzero(candidate).tolist() if site != best)]
-        reached, again = measure(
-            tuple(trial), tuple(scale.strengths(moved).tolist()), wanted if len(trial) < k else []
-        )
+        reached, again = measure(tuple(trial), tuple(scale.strengths(moved).tolist()), wanted if len(trial) < k else [])
         if not (np.isfinite(reached).all() and np.isfinite(again).all()):
             raise ValueError(f"measure gave effects that are not finite for columns {trial}")
         if scale.effects or scale.target:

@@ -184,7 +184,9 @@ def refit(protocol: ProtocolSettings, selector: str, split: Split, support: Sequ
             if live.any():
                 strengths[live] = fit_strengths(columns[:, live], split.gap, bound)
         case "driver_omp_remeasured":
-            again = driver_omp_remeasured(_measure(split, support), columns, split.gap, len(support), max_strength=bound)
+            again = driver_omp_remeasured(
+                _measure(split, support), columns, split.gap, len(support), max_strength=bound
+            )
             strengths[list(again.support)] = again.strengths
         case "coverage_driver":
             strengths[:] = common_strength(columns, split.gap)

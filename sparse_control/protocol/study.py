@@ -264,9 +264,7 @@ class _Study:
         return _sealed(record)
 
 
-def _study(
-    root: Path, settings: Settings, task: str, selector: str, condition: str, sources: PanelSources
-) -> _Study:
+def _study(root: Path, settings: Settings, task: str, selector: str, condition: str, sources: PanelSources) -> _Study:
     for name, value, known in (
         ("task", task, TASKS),
         ("selector", selector, SELECTORS),

@@ -6,12 +6,12 @@ Everything is read from the files themselves; nothing needs the model, torch or 
 from collections.abc import Iterator
 from pathlib import Path
 
-from sparse_control.records import manifest
-from sparse_control.records.jacobian_iss import read_iss_file
-from sparse_control.provenance.artifacts import CORPUS, Artefact, corpus_artefact, describe
-from sparse_control.records.base import printable
 from sparse_control.errors import InputError
 from sparse_control.files import sha256_file
+from sparse_control.provenance.artifacts import CORPUS, Artefact, corpus_artefact, describe
+from sparse_control.records import manifest
+from sparse_control.records.base import printable
+from sparse_control.records.jacobian_iss import read_iss_file
 
 __all__ = ["provenance_lines"]
 

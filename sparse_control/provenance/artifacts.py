@@ -6,16 +6,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sparse_control.code_hash import code_sha256
+from sparse_control.errors import InputError
+from sparse_control.files import read_json
+from sparse_control.project import project_folder
+from sparse_control.provenance.sources import records_of
 from sparse_control.records.code import changed_files, read_closure
 from sparse_control.records.jacobian_iss import FILES, read_iss_file
 from sparse_control.records.jacobian_iss.freeze import FreezeManifest
 from sparse_control.records.manifest import SUB_ROOTS
 from sparse_control.records.six_axis import read_measurements
-from sparse_control.provenance.sources import records_of
-from sparse_control.code_hash import code_sha256
-from sparse_control.errors import InputError
-from sparse_control.files import read_json
-from sparse_control.project import project_folder
 
 CORPUS = "corpus/corpus.json"
 MODEL_KEYS = ("source", "revision", "weights_sha256", "tokenizer_sha256", "dtype", "device", "bos")
@@ -103,9 +103,7 @@ def _existing(root: Path, place: str, names: list[str]) -> tuple[str, ...]:
 
 def _below(root: Path, place: str, folder: str, suffixes: tuple[str, ...]) -> list[str]:
     base = Path(root, place)
-    return sorted(
-        path.relative_to(base).as_posix() for path in (base / folder).rglob("*") if path.suffix in suffixes
-    )
+    return sorted(path.relative_to(base).as_posix() for path in (base / folder).rglob("*") if path.suffix in suffixes)
 
 
 # --- tables ---------------------------------------------------------------------------------------------------------
@@ -239,9 +237,7 @@ def _reference(root: Path, place: str, match: re.Match[str]) -> Artefact:
         facts.append(f"null: {metadata['null']}")
     if isinstance(metadata.get("code_sha256"), str):
         facts.append(code_fact(Path(root, place), metadata["code_sha256"]))
-    return Artefact(
-        kind="stage A: exact finite-corpus Jacobians", facts=tuple(facts), inputs=(_corpus_path(root),)
-    )
+    return Artefact(kind="stage A: exact finite-corpus Jacobians", facts=tuple(facts), inputs=(_corpus_path(root),))
 
 
 def _states(root: Path, place: str, match: re.Match[str]) -> Artefact:

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from sparse_control.records import manifest
 from sparse_control.records.jacobian_iss import FILES
-from sparse_control.tables.layout import LAYOUTS
 from sparse_control.tables import ACROSS
+from sparse_control.tables.layout import LAYOUTS
 
 LADDER = ("actions", "freeze")
 RECORDS: dict[str, tuple[str, ...]] = {  # table -> fields of IssRecords
@@ -38,9 +38,7 @@ def records_of(root: Path, name: str) -> list[str]:
     place, _, table = name.rpartition("/")
     fields = RECORDS.get(table, () if table in LAYOUTS else tuple(FILES))
     places = [place] if place else ["", *(manifest.sub_roots(root) if table in ACROSS or table not in LAYOUTS else ())]
-    found = [
-        "/".join(filter(None, (where, "jacobian_iss", FILES[field][0]))) for where in places for field in fields
-    ]
+    found = ["/".join(filter(None, (where, "jacobian_iss", FILES[field][0]))) for where in places for field in fields]
     six_axis = not place and (table not in LAYOUTS or LAYOUTS[table].group in ("setup", "protocol", "published"))
     measured = [measured for measured in manifest.measured_files(root) if measured.startswith("measurements/")]
     return (measured if six_axis else []) + [one for one in found if Path(root, one).is_file()]

@@ -5,11 +5,10 @@ from typing import Annotated
 
 from pydantic import Field
 
-from sparse_control.records.base import Record, RelativePath, Sha256, read_record
 from sparse_control.code_hash import closure_hashes
 from sparse_control.errors import InputError
 from sparse_control.files import sha256_json
-
+from sparse_control.records.base import Record, RelativePath, Sha256, read_record
 
 Module = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$")]
 

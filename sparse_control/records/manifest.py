@@ -12,10 +12,10 @@ from typing import Annotated
 
 from pydantic import Field
 
-from sparse_control.records.base import Record, RelativePath, Sha256, read_record, validate
 from sparse_control.errors import InputError
 from sparse_control.files import sha256_file, write_json
 from sparse_control.project import project_folder
+from sparse_control.records.base import Record, RelativePath, Sha256, read_record, validate
 
 NAME = "MANIFEST.json"
 SCHEMA = "manifest/1"

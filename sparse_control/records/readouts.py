@@ -29,9 +29,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
+from sparse_control.errors import InputError
 from sparse_control.metrics import over_seeds
 from sparse_control.records.base import Count, NonNegative, Record, read_record, same_length
-from sparse_control.errors import InputError
 
 Readouts = Annotated[list[float], Field(min_length=1)]
 
@@ -132,7 +132,10 @@ def score(content: ScoreFile) -> dict[str, dict[str, Any]]:
         ValueError: a readout that the metric refuses, such as a negative divergence.
     """
     statistics: dict[str, tuple[str, Callable[[list[ScoredSeed]], dict[str, Any]]]] = {
-        "reachability": ("patched", lambda seeds: over_seeds.reachability([(s.source, s.target, s.patched) for s in seeds])),
+        "reachability": (
+            "patched",
+            lambda seeds: over_seeds.reachability([(s.source, s.target, s.patched) for s in seeds]),
+        ),
         "signed_reversal": (
             "reversed",
             lambda seeds: over_seeds.signed_reversal([(s.source, s.target, s.reversed) for s in seeds]),
@@ -142,7 +145,9 @@ def score(content: ScoreFile) -> dict[str, dict[str, Any]]:
         "preservation": ("kl", lambda seeds: over_seeds.preservation({s.seed: s.kl for s in seeds})),
         "reuse": (
             "reuse",
-            lambda seeds: over_seeds.reuse([(s.reuse.source, s.reuse.target, s.reuse.refit, s.reuse.frozen) for s in seeds]),
+            lambda seeds: over_seeds.reuse(
+                [(s.reuse.source, s.reuse.target, s.reuse.refit, s.reuse.frozen) for s in seeds]
+            ),
         ),
     }
     result = {}

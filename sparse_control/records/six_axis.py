@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
+from sparse_control.errors import InputError
 from sparse_control.records.base import (
     Count,
     Name,
@@ -18,7 +19,6 @@ from sparse_control.records.base import (
     read_record_lines,
     same_length,
 )  # fmt: skip
-from sparse_control.errors import InputError
 
 SiteName = Annotated[str, Field(pattern=r"^L\d+\.(head\.\d+|mlp|resid)@-?\d+$")]
 Readouts = Annotated[list[float], Field(min_length=1)]

@@ -18,13 +18,13 @@ from sparse_control.jacobian.preflight import check_derivatives
 from sparse_control.jacobian.qb import Factors
 from sparse_control.models import LanguageModel
 from sparse_control.receipt import Receipt
+from sparse_control.records.paths import Tree, save_stages_closure, stages_code_sha256
 from sparse_control.settings import EstimatorSettings, Settings
 from sparse_control.stages.calibration import Calibration, calibration_queries, load_calibration
 from sparse_control.stages.checkpoint import Checkpoint, load_part, save_part
 from sparse_control.stages.inputs import Inputs, open_inputs
 from sparse_control.stages.sketches import LayerEstimators, load_reference
 from sparse_control.stages.states import load_tensors, query_states, save_tensors
-from sparse_control.records.paths import Tree, save_stages_closure, stages_code_sha256
 
 NAME = "reference"
 COMPARISON = "small_model_full_comparison.json"
@@ -38,7 +38,7 @@ def blocks(settings: Settings) -> list[tuple[int, int]]:
     largest = estimator.corpus_sizes[-1]
     ends = sorted({*estimator.corpus_sizes, largest // 2})
     units = []
-    for start, end in zip([0, *ends], ends, strict=False):
+    for start, end in zip([0, *ends], ends, strict=True):
         step = estimator.block_prompts
         units += [(first, min(first + step, end)) for first in range(start, end, step)]
     return units
@@ -313,7 +313,9 @@ def _noise_floor(tree: Tree, layer: int, calibration: Calibration, lam_rel: floa
     centred = held_out - held_out.mean(dim=0)
     agreement = action_agreement(held_out @ first.T, held_out @ second.T)
     agreement_centred = action_agreement(centred @ first.T, centred @ second.T)
-    scores = [calibration.labels.iss(states @ half.T, lam_rel=lam_rel, width=width).iss.mean() for half in (first, second)]
+    scores = [
+        calibration.labels.iss(states @ half.T, lam_rel=lam_rel, width=width).iss.mean() for half in (first, second)
+    ]
     return {
         "layer": layer,
         "E_F": float(torch.linalg.norm(first - second) / torch.linalg.norm(first)),

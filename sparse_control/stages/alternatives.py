@@ -36,6 +36,7 @@ from sparse_control.jacobian.store import save_factors
 from sparse_control.models import LanguageModel
 from sparse_control.models.stream import residual_stream
 from sparse_control.receipt import Receipt
+from sparse_control.records.paths import Tree
 from sparse_control.settings import Settings
 from sparse_control.stages.a_reference import rank_agreement
 from sparse_control.stages.calibration import Calibration, load_calibration
@@ -44,7 +45,6 @@ from sparse_control.stages.inputs import Inputs, check_references, open_inputs, 
 from sparse_control.stages.ladder import Evidence, failures
 from sparse_control.stages.sketches import load_reference
 from sparse_control.stages.states import TOKENS_PER_BATCH
-from sparse_control.records.paths import Tree
 
 NAME = "alternatives"
 FILE = "alternatives.jsonl"

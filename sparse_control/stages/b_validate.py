@@ -14,13 +14,22 @@ from sparse_control.jacobian.actions import action_agreement
 from sparse_control.jacobian.qb import Factors
 from sparse_control.jacobian.store import save_factors
 from sparse_control.receipt import Receipt
+from sparse_control.records.paths import save_stages_closure, stages_code_sha256
 from sparse_control.settings import Settings
 from sparse_control.stages.calibration import Calibration, load_calibration
 from sparse_control.stages.checkpoint import load_part, save_part
 from sparse_control.stages.inputs import Inputs, check_references, open_inputs, source_metadata
-from sparse_control.stages.ladder import PREREGISTERED, Attempt, Convergence, Evidence, Rung, climb, reporting, starting_size
+from sparse_control.stages.ladder import (
+    PREREGISTERED,
+    Attempt,
+    Convergence,
+    Evidence,
+    Rung,
+    climb,
+    reporting,
+    starting_size,
+)
 from sparse_control.stages.sketches import LayerEstimators, layer_estimators
-from sparse_control.records.paths import save_stages_closure, stages_code_sha256
 
 NAME = "validate"
 FILES = (
@@ -97,7 +106,10 @@ def _validate_layer(inputs: Inputs, calibration: Calibration, settings: Settings
     written = []
     if not attempts[-1].failed:
         rung = attempts[-1].rung
-        rule, seeds = reporting(attempts[-1].evidence.iss_seed_deviation, settings.validation), settings.estimator.sketch_seeds
+        rule, seeds = (
+            reporting(attempts[-1].evidence.iss_seed_deviation, settings.validation),
+            settings.estimator.sketch_seeds,
+        )
         for seed in seeds[:1] if rule == PREREGISTERED else seeds:
             preregistered = seed == seeds[0]
             written += save_factors(

@@ -9,9 +9,9 @@ from sparse_control.corpus import load_corpus
 from sparse_control.errors import InputError
 from sparse_control.files import read_json, read_json_lines, sha256_file, write_json, write_text
 from sparse_control.receipt import Receipt
+from sparse_control.records.paths import Tree, save_stages_closure, stages_code_sha256
 from sparse_control.settings import Settings
 from sparse_control.stages.ladder import PREREGISTERED
-from sparse_control.records.paths import Tree, save_stages_closure, stages_code_sha256
 
 SCHEMA = "freeze/1"
 FACTOR_FILES = ("Q.pt", "B.pt", "metadata.json")
@@ -113,10 +113,14 @@ def load_manifest(tree: Tree, accept_code: str | None = None) -> dict[str, Any]:
     for name, recorded in manifest["files"].items():
         path = tree.base / name
         if not path.is_file():
-            raise InputError(f"{path}: is missing but frozen in {tree.manifest.name}; run `dvc pull` or stages B and C again")
+            raise InputError(
+                f"{path}: is missing but frozen in {tree.manifest.name}; run `dvc pull` or stages B and C again"
+            )
         found = sha256_file(path)
         if found != recorded:
-            raise InputError(f"{path}: changed after the freeze (SHA-256 {found}, frozen {recorded}); restore it or freeze again")
+            raise InputError(
+                f"{path}: changed after the freeze (SHA-256 {found}, frozen {recorded}); restore it or freeze again"
+            )
     if manifest["code_sha256"] != stages_code_sha256() and not accept_code:
         raise InputError(
             f"{tree.manifest}: made by another version of the code; run stages A to C again (run official-iss), "
@@ -138,13 +142,24 @@ def _check_shape(path: Path, manifest: dict[str, Any]) -> None:
     for field, kind in SHAPE.items():
         expect(isinstance(manifest.get(field), kind), field, f"a {kind.__name__}")
     for name, recorded in manifest["files"].items():
-        inside = name.isprintable() and len(name) <= 255 and not name.startswith("/") and ".." not in name.replace("\\", "/").split("/")
+        inside = (
+            name.isprintable()
+            and len(name) <= 255
+            and not name.startswith("/")
+            and ".." not in name.replace("\\", "/").split("/")
+        )
         expect(inside and isinstance(recorded, str), "files", "hashes by paths below the output tree")
     iss = manifest["settings"].get("iss")
     window = iss.get("layers") if isinstance(iss, dict) else None
-    expect(isinstance(window, list) and set(map(str, window)) == set(manifest["layers"]), "layers", "those of the settings")
+    expect(
+        isinstance(window, list) and set(map(str, window)) == set(manifest["layers"]), "layers", "those of the settings"
+    )
     for layer, entry in manifest["layers"].items():
-        expect(isinstance(entry, dict) and entry.get("status") in ("validated", "unresolved"), f"layers.{layer}", "a status")
+        expect(
+            isinstance(entry, dict) and entry.get("status") in ("validated", "unresolved"),
+            f"layers.{layer}",
+            "a status",
+        )
         if entry["status"] == "validated":
             seeds = entry.get("seeds")
             good = isinstance(seeds, list) and seeds and all(type(seed) is int and seed >= 0 for seed in seeds)

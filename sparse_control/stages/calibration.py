@@ -9,10 +9,10 @@ from torch import Tensor
 from sparse_control.iss.benchmark import Query, load_queries
 from sparse_control.iss.score import encode_labels, internal_state_stability, residualise
 from sparse_control.iss.shrinkage import shrinkage_lam_rel
+from sparse_control.records.paths import Tree
 from sparse_control.seeds import stream
 from sparse_control.settings import Settings
 from sparse_control.stages.states import load_tensors
-from sparse_control.records.paths import Tree
 
 
 @dataclass(frozen=True)

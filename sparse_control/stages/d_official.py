@@ -17,13 +17,13 @@ from sparse_control.iss.uncertainty import relation_bootstrap
 from sparse_control.jacobian.qb import Factors
 from sparse_control.jacobian.store import load_factors
 from sparse_control.receipt import Receipt
+from sparse_control.records.paths import save_stages_closure, stages_code_sha256
 from sparse_control.settings import Settings
 from sparse_control.stages.c_freeze import factor_folders, load_manifest
 from sparse_control.stages.calibration import Calibration, Labels, calibration_queries, load_calibration
 from sparse_control.stages.checkpoint import Checkpoint
 from sparse_control.stages.inputs import Inputs, open_inputs
 from sparse_control.stages.states import query_states, save_tensors
-from sparse_control.records.paths import Tree, save_stages_closure, stages_code_sha256
 
 OFFICIAL, RAW = "ISS", "Raw-ISS"
 
@@ -282,8 +282,12 @@ def _accuracy(labels: Labels, answered: np.ndarray) -> dict:
     table = pd.DataFrame({"relation": labels.relations, "family": labels.families, "answered": answered})
     return {
         "overall": float(table.answered.mean()),
-        "per_relation": {name: float(share) for name, share in table.groupby("relation", sort=False).answered.mean().items()},
-        "per_family": {name: float(share) for name, share in table.groupby("family", sort=False).answered.mean().items()},
+        "per_relation": {
+            name: float(share) for name, share in table.groupby("relation", sort=False).answered.mean().items()
+        },
+        "per_family": {
+            name: float(share) for name, share in table.groupby("family", sort=False).answered.mean().items()
+        },
     }
 
 
@@ -296,6 +300,7 @@ def _mean(values: Iterable[float]) -> float | None:
 def _rows(model: str, table: pd.DataFrame) -> list[dict]:
     """Records of a table, NaN as null."""
     return [
-        {"model": model} | {key: None if isinstance(value, float) and np.isnan(value) else value for key, value in row.items()}
+        {"model": model}
+        | {key: None if isinstance(value, float) and np.isnan(value) else value for key, value in row.items()}
         for row in table.to_dict(orient="records")
     ]

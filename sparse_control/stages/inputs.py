@@ -11,10 +11,10 @@ from sparse_control.corpus import Corpus, load_corpus
 from sparse_control.errors import InputError
 from sparse_control.files import read_json, sha256_file, sha256_json
 from sparse_control.models import LanguageModel, load_model
+from sparse_control.records.paths import Tree, stages_code_sha256
 from sparse_control.settings import Settings
 from sparse_control.stages.checkpoint import Key
 from sparse_control.stages.nulls import as_null
-from sparse_control.records.paths import Tree, stages_code_sha256
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,7 +97,9 @@ def check_references(inputs: Inputs, sizes: Sequence[int], layers: Sequence[int]
             )
     for size in sizes:
         if size not in metadata.get("corpus_sizes", ()):
-            raise InputError(f"{path}: corpus_sizes: no reference over {size} prompts; run stage A again (run official-iss)")
+            raise InputError(
+                f"{path}: corpus_sizes: no reference over {size} prompts; run stage A again (run official-iss)"
+            )
     for layer in layers:
         if (recorded := metadata["files"].get(str(layer))) is None:
             raise InputError(
@@ -106,4 +108,6 @@ def check_references(inputs: Inputs, sizes: Sequence[int], layers: Sequence[int]
             )
         reference = inputs.tree.reference(layer)
         if sha256_file(reference) != recorded:
-            raise InputError(f"{reference}: is not the file stage A wrote; restore it with `dvc checkout`, or run stage A again")
+            raise InputError(
+                f"{reference}: is not the file stage A wrote; restore it with `dvc checkout`, or run stage A again"
+            )

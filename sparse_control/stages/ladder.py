@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 from sparse_control.settings import EstimatorSettings, ValidationSettings
 
-
 PREREGISTERED, MEAN_OF_SEEDS = "preregistered seed", "mean of seeds"
 
 

@@ -58,7 +58,7 @@ def fit_lens(
     kept = {name: lm.provenance.get(name) for name in ("revision", "dtype", "bos")}
     return write_lens(
         path,
-        dict(zip(layers, matrices)),
+        dict(zip(layers, matrices, strict=True)),
         n_prompts=len(windows),
         metadata={
             "target_layer": lm.n_layers - 1,

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sparse_control.figures.curves import FOLDER
 from sparse_control.code_hash import PACKAGES, code_closure
+from sparse_control.figures.curves import FOLDER
 from sparse_control.files import read_text
 from sparse_control.project import project_folder
-from sparse_control.settings import Settings
 from sparse_control.records.paths import Tree
+from sparse_control.settings import Settings
 
 HEADER = """\
 # The whole paper as a graph, written by `python -m sparse_control.stages pipeline --preset {preset}`.
@@ -47,9 +47,7 @@ CODE = {
     "freeze": ("sparse_control.stages.c_freeze",),
     "official_iss": ("sparse_control.stages.d_official",),
     "alternatives": ("sparse_control.stages.alternatives",),
-    "study": tuple(
-        f"sparse_control.stages.{name}" for name in ("a_reference", "b_validate", "c_freeze", "d_official")
-    ),
+    "study": tuple(f"sparse_control.stages.{name}" for name in ("a_reference", "b_validate", "c_freeze", "d_official")),
     "experiment_b": ("flows.experiments", "sparse_control.stages.a_reference", "sparse_control.stages.b_validate"),
     "six_axis": ("flows.six_axis", "sparse_control.protocol.study"),
     "tables": ("sparse_control.tables.render",),
@@ -141,50 +139,65 @@ def stages(settings: Settings, root: Path) -> list[Stage]:
     if alternative := _present(root, [str(tree.validation("alternatives.jsonl"))]):
         every.append(
             Stage(
-                "alternatives", "Named alternatives to the official estimator, validated apart",
+                "alternatives",
+                "Named alternatives to the official estimator, validated apart",
                 run.format("alternatives"),
                 [*CORPUS, *references, *states, *code_deps(*CODE["alternatives"]), *CALIBRATION],
-                [*_factors(root, "jacobian_iss/alternatives"), *alternative], [*ISS_PARAMS, "alternatives", preset],
+                [*_factors(root, "jacobian_iss/alternatives"), *alternative],
+                [*ISS_PARAMS, "alternatives", preset],
             )  # fmt: skip
         )
     for null in ("shuffled_tokens", "redrawn_weights"):
         if outs := _records(root, f"nulls/{null}"):
             every.append(
                 Stage(
-                    f"null_{null}", f"Stages A to D on a null: {null.replace('_', ' ')}",
+                    f"null_{null}",
+                    f"Stages A to D on a null: {null.replace('_', ' ')}",
                     f"{run.format('study')} --null {null}",
-                    [*CORPUS, *code_deps(*CODE["study"]), *CALIBRATION, *BENCHMARK], outs,
+                    [*CORPUS, *code_deps(*CODE["study"]), *CALIBRATION, *BENCHMARK],
+                    outs,
                     [*ISS_PARAMS, "nulls", preset],
                 )  # fmt: skip
             )
     if outs := _records(root, "experiment_b"):
         every.append(
             Stage(
-                "experiment_b", "Experiment B: does the small model's rank carry over to a medium model?",
+                "experiment_b",
+                "Experiment B: does the small model's rank carry over to a medium model?",
                 "python -m sparse_control run experiment-b --root .",
-                [*code_deps(*CODE["experiment_b"]), *CALIBRATION], outs, [*ISS_PARAMS[1:], "presets.medium"],
+                [*code_deps(*CODE["experiment_b"]), *CALIBRATION],
+                outs,
+                [*ISS_PARAMS[1:], "presets.medium"],
             )  # fmt: skip
         )
     every.append(
         Stage(
-            "six_axis", "Six-axis protocol: panels to records",
+            "six_axis",
+            "Six-axis protocol: panels to records",
             f"python -m sparse_control run six-axis --preset {settings.preset} --root .",
-            [*code_deps(*CODE["six_axis"]), *_data("panels")], ["measurements"], ["model", "dtype", "protocol", preset],
+            [*code_deps(*CODE["six_axis"]), *_data("panels")],
+            ["measurements"],
+            ["model", "dtype", "protocol", preset],
         )  # fmt: skip
     )
     read = [path for stage in every for path in [*stage.outs, *stage.metrics] if not path.endswith(IN_STORE)]
     every.append(
         Stage(
-            "tables", "Every table, from the measurements alone",
+            "tables",
+            "Every table, from the measurements alone",
             "python -m sparse_control reproduce",
-            [*read, "paper/templates", "paper/published.yaml", *code_deps(*CODE["tables"])], ["paper/tables"],
+            [*read, "paper/templates", "paper/published.yaml", *code_deps(*CODE["tables"])],
+            ["paper/tables"],
             frozen=False,
         )  # fmt: skip
     )
     every.append(
         Stage(
-            "curves", "The curves that `dvc plots show` draws, from the measurements alone",
-            "python -m sparse_control.stages curves", [*read, *code_deps(*CODE["curves"])], ["paper/curves"],
+            "curves",
+            "The curves that `dvc plots show` draws, from the measurements alone",
+            "python -m sparse_control.stages curves",
+            [*read, *code_deps(*CODE["curves"])],
+            ["paper/curves"],
             frozen=False,
         )  # fmt: skip
     )
@@ -247,7 +260,7 @@ def _plots(settings: Settings, root: Path) -> Iterator[str]:
         if path.is_file():
             axis, *curves = read_text(path).partition("\n")[0].split(",")
             yield (
-                f"  - {name}:\n      title: \"{title}\"\n      x: {axis}\n"
+                f'  - {name}:\n      title: "{title}"\n      x: {axis}\n'
                 f"      y: {{{(FOLDER / path.name).as_posix()}: [{', '.join(curves)}]}}\n"
                 f"      x_label: {axis}\n      y_label: value\n      template: linear"
             )

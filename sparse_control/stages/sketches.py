@@ -10,9 +10,9 @@ from torch import Tensor
 from sparse_control.jacobian.operator import DenseOperator, Operator, corpus_operator, nested_actions
 from sparse_control.jacobian.qb import Factors, randomized_qb
 from sparse_control.models.language_model import LanguageModel
+from sparse_control.records.paths import Tree
 from sparse_control.settings import EstimatorSettings
 from sparse_control.stages.states import load_tensors
-from sparse_control.records.paths import Tree
 
 
 class LayerEstimators:

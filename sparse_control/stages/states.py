@@ -107,7 +107,9 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
             kind = (file.metadata() or {}).get("kind")
             tensors = {name: file.get_tensor(name) for name in file.keys()}
     except (SafetensorError, OSError, ValueError, KeyError) as error:
-        raise InputError(f"{path}: not a readable safetensors file ({error}); restore it with `dvc checkout`") from error
+        raise InputError(
+            f"{path}: not a readable safetensors file ({error}); restore it with `dvc checkout`"
+        ) from error
     if kind == KIND:
         raise InputError(f"{path}: is unfinished work and no result")
     return tensors

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pandas as pd
 
+from sparse_control.errors import InputError
+from sparse_control.records.base import printable
 from sparse_control.records.jacobian_iss import read_iss
 from sparse_control.records.manifest import sub_roots
 from sparse_control.records.six_axis import read_all_measurements
-from sparse_control.records.base import printable
 from sparse_control.tables import (
     alternatives,
     controls,
@@ -28,7 +29,6 @@ from sparse_control.tables import (
 )
 from sparse_control.tables.common import Records, Table, rows_of
 from sparse_control.tables.published import read_published
-from sparse_control.errors import InputError
 
 __all__ = ["TABLES", "Records", "all_tables", "parts", "read_published", "read_records"]
 

@@ -7,10 +7,10 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from sparse_control.records.base import Name, Record, validate
-from sparse_control.tables.common import rows_of
 from sparse_control.errors import InputError
 from sparse_control.files import read_yaml
+from sparse_control.records.base import Name, Record, validate
+from sparse_control.tables.common import rows_of
 
 OPERATORS = {
     "==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,

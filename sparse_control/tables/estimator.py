@@ -5,12 +5,12 @@ from typing import Any
 
 import pandas as pd
 
+from sparse_control.errors import InputError
 from sparse_control.metrics import over_seeds
 from sparse_control.records.jacobian_iss import IssRecords
 from sparse_control.records.jacobian_iss.validation import ActionValidation
 from sparse_control.tables.common import Records, Table, data_frame
 from sparse_control.tables.layers import UNRESOLVED, VALIDATED, status_of
-from sparse_control.errors import InputError
 
 RUNG_COLUMNS = (
     "k",

@@ -7,9 +7,9 @@ from typing import Any
 import pandas as pd
 
 from sparse_control.metrics import over_seeds
+from sparse_control.metrics.reachability import EPSILONS
 from sparse_control.records.six_axis import Measurement
 from sparse_control.tables.common import MEASURED, NOT_SUPPORTED, Records, Table, data_frame
-from sparse_control.metrics.reachability import EPSILONS
 
 KEYS = ("model", "task", "selector", "condition")
 HEAD = (*KEYS, "status", "n_seeds", "seeds_not_supported")
@@ -49,7 +49,9 @@ def _reversal(seeds: list[Measurement]) -> dict[str, Any]:
 
 
 def _dose(seeds: list[Measurement]) -> dict[str, Any]:
-    curves = [(s.evaluate.doses, over_seeds.curve(s.evaluate.source, s.evaluate.target, s.evaluate.patched)) for s in seeds]
+    curves = [
+        (s.evaluate.doses, over_seeds.curve(s.evaluate.source, s.evaluate.target, s.evaluate.patched)) for s in seeds
+    ]
     return over_seeds.dose_response(curves)
 
 

@@ -7,11 +7,11 @@ import pandas as pd
 import yaml
 from pydantic import model_validator
 
+from sparse_control.errors import InputError
+from sparse_control.files import read_text
 from sparse_control.records.base import Name, Record, validate
 from sparse_control.tables.common import MEASURED, Records, Table, data_frame, rows_of
 from sparse_control.tables.protocol import AXES, axis_table
-from sparse_control.errors import InputError
-from sparse_control.files import read_text
 
 
 class PublishedFigure(Record):

@@ -11,15 +11,15 @@ import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, TemplateError
 from markupsafe import Markup, escape
 
-from sparse_control.records import manifest
-from sparse_control.tables.layout import PARTS, Shown, headline, shown
-from sparse_control.records.base import printable
-from sparse_control.tables import Records, all_tables, read_records
-from sparse_control.tables.common import cell_text
-from sparse_control.tables.values import Value, read_values, shown_values
 from sparse_control.errors import InputError
 from sparse_control.files import sha256_file, write_text
 from sparse_control.project import project_folder
+from sparse_control.records import manifest
+from sparse_control.records.base import printable
+from sparse_control.tables import Records, all_tables, read_records
+from sparse_control.tables.common import cell_text
+from sparse_control.tables.layout import PARTS, Shown, headline, shown
+from sparse_control.tables.values import Value, read_values, shown_values
 
 _TEX = {
     "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#", "%": r"\%", "_": r"\_",

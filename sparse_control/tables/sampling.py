@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sparse_control.records.jacobian_iss import IssRecords
 from sparse_control.iss.uncertainty import relation_bootstrap
+from sparse_control.records.jacobian_iss import IssRecords
 
 Fact = tuple[str, float]  # relation, value
 

@@ -12,11 +12,11 @@ from typing import Annotated, Any, Literal
 import pandas as pd
 from pydantic import Field, model_validator
 
-from sparse_control.tables.claims import Scalar, cell
-from sparse_control.tables.layout.columns import EMPTY, fixed, in_words, significant, with_sign
-from sparse_control.records.base import Name, Record, validate
 from sparse_control.errors import InputError
 from sparse_control.files import read_text, read_yaml
+from sparse_control.records.base import Name, Record, validate
+from sparse_control.tables.claims import Scalar, cell
+from sparse_control.tables.layout.columns import EMPTY, fixed, in_words, significant, with_sign
 
 Sign = Literal["negative", "zero", "positive", "missing"]
 

@@ -8,21 +8,21 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from sparse_control.errors import InputError
+from sparse_control.iss.uncertainty import relation_bootstrap
 from sparse_control.records import manifest
-from sparse_control.verify.agreement import disagreements
+from sparse_control.records.base import printable
 from sparse_control.records.jacobian_iss import FILES, IssRecords, read_iss_file
 from sparse_control.records.six_axis import measurement_files, read_measurements
-from sparse_control.records.base import printable
-from sparse_control.verify.rules import broken_rules
 from sparse_control.tables import read_published
 from sparse_control.tables.common import Records, cell_text
+from sparse_control.verify.agreement import disagreements
 from sparse_control.verify.check import Check, attempt
 from sparse_control.verify.files import factor_checks, frozen_checks, manifest_checks, unhashed_checks
 from sparse_control.verify.frozen import freeze_checks
 from sparse_control.verify.provenance import provenance_checks, sub_root_checks
 from sparse_control.verify.rendered import same_cell, table_checks
-from sparse_control.errors import InputError
-from sparse_control.iss.uncertainty import relation_bootstrap
+from sparse_control.verify.rules import broken_rules
 
 __all__ = ["Check", "verify"]
 
@@ -87,9 +87,7 @@ def _records(root: Path, project: Path, places: list[str]) -> tuple[Records | No
             if not (root / place / "jacobian_iss" / name).exists():
                 continue
             title = f"records {place + '/' if place else ''}jacobian_iss/{name}"
-            fields[field], check = attempt(
-                title, lambda place=place, field=field: read_iss_file(root / place, field)
-            )
+            fields[field], check = attempt(title, lambda place=place, field=field: read_iss_file(root / place, field))
             checks.append(check)
         parts[place] = fields
     published, check = attempt("paper/published.yaml", lambda: read_published(project))

@@ -4,11 +4,11 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from sparse_control.files import sha256_json
 from sparse_control.metrics.over_seeds import mean_or_none
 from sparse_control.records.jacobian_iss import FILES, IssRecords
 from sparse_control.records.jacobian_iss.freeze import FreezeManifest
 from sparse_control.records.jacobian_iss.results import FactLayer, FactMean, IssSummary, RawIss
-from sparse_control.files import sha256_json
 
 TOLERANCE = 1e-9  # relative and absolute; another order of the same sum rounds differently
 OFFICIAL, RAW = "ISS", "Raw-ISS"

@@ -4,12 +4,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from sparse_control.files import read_json, sha256_file
 from sparse_control.records import manifest
 from sparse_control.records.jacobian_iss import IssRecords
 from sparse_control.records.jacobian_iss.freeze import FreezeManifest
 from sparse_control.records.jacobian_iss.validation import ActionValidation
 from sparse_control.verify.check import Check, Status, attempt, named
-from sparse_control.files import read_json, sha256_file
 
 MEND = "restore it from git or measure it again"
 PULL = "not in this folder; `dvc pull` brings what the store holds, a new run the rest"

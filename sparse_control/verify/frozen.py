@@ -4,11 +4,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from sparse_control.files import read_json
 from sparse_control.records.jacobian_iss import FILES, IssRecords
 from sparse_control.records.jacobian_iss.freeze import FreezeManifest
 from sparse_control.records.jacobian_iss.results import IssSummary
 from sparse_control.verify.check import Check, Status, named
-from sparse_control.files import read_json
 
 FREEZE, SUMMARY = (FILES[field][0] for field in ("freeze", "summary"))
 WHITENING = "validation/whitening.json"

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pandas as pd
 
+from sparse_control.files import read_text
 from sparse_control.tables.claims import check_claim, read_claims
 from sparse_control.tables.values import misquotes, read_values, value_text
 from sparse_control.verify.check import Check, attempt
-from sparse_control.files import read_text
 
 Frames = Mapping[str, pd.DataFrame]
 

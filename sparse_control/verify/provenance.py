@@ -4,13 +4,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from sparse_control.code_hash import code_sha256
 from sparse_control.records.code import CodeClosure, changed_files, read_closure
 from sparse_control.records.jacobian_iss import IssRecords
 from sparse_control.records.manifest import SUB_ROOTS
 from sparse_control.records.six_axis import Measurement
 from sparse_control.tables.common import Records
 from sparse_control.verify.check import Check, attempt
-from sparse_control.code_hash import code_sha256
 
 # the modules whose closures code_sha256 covers, in six-axis records and in the freeze manifest
 SIX_AXIS_CODE = ("sparse_control.protocol.study",)

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pandas as pd
 
+from sparse_control.files import read_text
 from sparse_control.records import manifest
-from sparse_control.tables.layout import LAYOUTS
-from sparse_control.tables.render import csv_text, render
 from sparse_control.tables import ACROSS, all_tables
 from sparse_control.tables.common import Records
+from sparse_control.tables.layout import LAYOUTS
+from sparse_control.tables.render import csv_text, render
 from sparse_control.verify.check import Check, attempt
 from sparse_control.verify.prose import claim_checks, value_checks
-from sparse_control.files import read_text
 
 CELL_TOLERANCE = 1e-9  # relative; the same sum may round differently on another machine
 

@@ -5,10 +5,10 @@ import statistics
 from collections.abc import Iterator
 from typing import Any
 
-from sparse_control.verify.agreement import TOLERANCE, Disagreement
 from sparse_control.records.jacobian_iss import FILES, IssRecords
 from sparse_control.records.jacobian_iss.freeze import FreezeManifest, FrozenLayer, Thresholds
 from sparse_control.records.jacobian_iss.validation import ActionValidation, AlternativeAttempt, CorpusConvergence
+from sparse_control.verify.agreement import TOLERANCE, Disagreement
 
 ACTIONS, CORPUS, SEEDS, ALTERNATIVES, FREEZE = (
     FILES[field][0] for field in ("actions", "corpus_convergence", "seed_stability", "alternatives", "freeze")
@@ -38,9 +38,7 @@ def accepted(row: ActionValidation | AlternativeAttempt, thresholds: Thresholds)
     if row.median_cosine is None or not row.median_cosine >= thresholds.median_cosine:
         return False
     names = ("median_relative_error", "iss_rank_difference", "iss_seed_deviation")
-    return all(
-        (value := getattr(row, name)) is not None and value <= getattr(thresholds, name) for name in names
-    )
+    return all((value := getattr(row, name)) is not None and value <= getattr(thresholds, name) for name in names)
 
 
 def _acceptance(
@@ -147,10 +145,14 @@ def _frozen_as(rung: ActionValidation | None, freeze: FreezeManifest) -> dict[st
     small = deviation is not None and deviation <= settings.validation.negligible_seed_deviation
     seeds = settings.estimator.sketch_seeds
     names = ("k", "oversampling", "power_iterations", "corpus_size", "step")
-    return {"status": "validated"} | {name: getattr(rung, name) for name in names} | {
-        "reporting": PREREGISTERED if small else MEAN,
-        "seeds": seeds[:1] if small else seeds,
-    }
+    return (
+        {"status": "validated"}
+        | {name: getattr(rung, name) for name in names}
+        | {
+            "reporting": PREREGISTERED if small else MEAN,
+            "seeds": seeds[:1] if small else seeds,
+        }
+    )
 
 
 def _same(found: float | None, expected: float | None) -> bool:

@@ -4,20 +4,20 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.support.measured_root import build_root
 
 from sparse_control import cli
+from tests.support.measured_root import build_root
 
 pytest.importorskip("torch")
 
 import torch
-from tests.support.tiny import VOCABULARY, WIDTH, tiny_model
 
 from sparse_control.commands import generate as command
 from sparse_control.models import LanguageModel
 from sparse_control.models.sites import Site
 from sparse_control.protocol.generation import generate
 from sparse_control.protocol.intervention import Intervention
+from tests.support.tiny import VOCABULARY, WIDTH, tiny_model
 
 PROJECT = Path(__file__).parents[2]
 EXAMPLE = PROJECT / "examples" / "intervention_example.json"

@@ -4,15 +4,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-import tasks  # noqa: F401  settles the environment before Prefect reads it
 from prefect import flow, task
 from prefect.task_runners import ThreadPoolTaskRunner
 
+import tasks  # noqa: F401  settles the environment before Prefect reads it
+from flows.common import Progress, Step
 from sparse_control.errors import InputError
 from sparse_control.receipt import Receipt
 from sparse_control.settings import CorpusSettings
-from flows.common import Progress, Step
 from tasks.caching import content_key, plain
 
 MODULES = ("sparse_control.receipt",)

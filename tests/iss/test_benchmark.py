@@ -152,7 +152,9 @@ def test_one_set_opens_no_file_of_the_other(which, other, monkeypatch):
 
 
 def test_import_is_light():
-    code = "import sys, sparse_control.iss.benchmark; assert not {'torch', 'prefect', 'transformers'} & set(sys.modules)"
+    code = (
+        "import sys, sparse_control.iss.benchmark; assert not {'torch', 'prefect', 'transformers'} & set(sys.modules)"
+    )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=benchmark.DATA.parent.parent)
 
 
@@ -239,7 +241,7 @@ def test_malformed_facts(own_files, old, new, message):
         ("    demonstrations: {coal: black, milk chocolate: brown}\n", "", r"has no demonstrations"),
         ("prompt:", "promt:", r"families.plain.0"),
         ("{coal: black", "{coal: No", r"relations.colour.demonstrations.coal"),
-        ("    - prompt: \"{statement_1}\"", "    []", r"families.plain"),
+        ('    - prompt: "{statement_1}"', "    []", r"families.plain"),
         (PROMPTS, "families: [", r"not valid YAML"),
         (PROMPTS, "", r"prompts.yaml: file: "),
     ],

@@ -86,7 +86,8 @@ def test_whitening_without_penalty_cancels_any_invertible_transport():
     transported = internal_state_stability(z @ J.T, *labels, lam_rel=0.0)
     assert np.allclose(raw.iss, transported.iss, rtol=1e-6)
     assert not np.allclose(
-        internal_state_stability(z, *labels, lam_rel=1.0).iss, internal_state_stability(z @ J.T, *labels, lam_rel=1.0).iss
+        internal_state_stability(z, *labels, lam_rel=1.0).iss,
+        internal_state_stability(z @ J.T, *labels, lam_rel=1.0).iss,
     )
 
 
@@ -112,7 +113,9 @@ def test_tiny_penalty_with_few_rows_drives_iss_to_zero():
 def test_rows_may_come_in_any_order():
     z, facts, relations, families = sample()
     order = np.random.default_rng(4).permutation(len(z))
-    shuffled = internal_state_stability(z[order], *([labels[i] for i in order] for labels in (facts, relations, families)))
+    shuffled = internal_state_stability(
+        z[order], *([labels[i] for i in order] for labels in (facts, relations, families))
+    )
     base = internal_state_stability(z, facts, relations, families)
     assert np.allclose(shuffled.set_index("fact").iss.loc[base.fact], base.iss)
 
@@ -156,18 +159,18 @@ def hash_free(label):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (dict(z=np.zeros((0, 3)), facts=[], relations=[], families=[]), "z must be"),
-        (dict(z=np.zeros(4)), "z must be"),
-        (dict(facts=["a"]), "facts must have one label per row of z: 1 labels, 96 rows"),
-        (dict(families=["a"]), "families must have"),
-        (dict(lam_rel=-1.0), "lam_rel must be finite and not negative, got -1.0"),
-        (dict(lam_rel=float("nan")), "lam_rel must be"),
-        (dict(model_width=0), "model_width must be an integer at least 1"),
+        ({"z": np.zeros((0, 3)), "facts": [], "relations": [], "families": []}, "z must be"),
+        ({"z": np.zeros(4)}, "z must be"),
+        ({"facts": ["a"]}, "facts must have one label per row of z: 1 labels, 96 rows"),
+        ({"families": ["a"]}, "families must have"),
+        ({"lam_rel": -1.0}, "lam_rel must be finite and not negative, got -1.0"),
+        ({"lam_rel": float("nan")}, "lam_rel must be"),
+        ({"model_width": 0}, "model_width must be an integer at least 1"),
     ],
 )
 def test_bad_arguments(change, message):
     z, facts, relations, families = sample()
-    arguments = dict(z=z, facts=facts, relations=relations, families=families) | change
+    arguments = {"z": z, "facts": facts, "relations": relations, "families": families} | change
     with pytest.raises(ValueError, match=message):
         internal_state_stability(**arguments)
 

@@ -60,11 +60,15 @@ def test_repeats_bit_for_bit():
 
 def test_leaves_the_model_as_it_was():
     lm = tiny_model()
-    before = {name: len(module._forward_hooks) + len(module._forward_pre_hooks) for name, module in lm.model.named_modules()}
+    before = {
+        name: len(module._forward_hooks) + len(module._forward_pre_hooks) for name, module in lm.model.named_modules()
+    }
     attention = lm.model.config._attn_implementation
     logits = lm.model(input_ids=prompt()[None]).logits
     exact_jacobian(lm, prompt())
-    after = {name: len(module._forward_hooks) + len(module._forward_pre_hooks) for name, module in lm.model.named_modules()}
+    after = {
+        name: len(module._forward_hooks) + len(module._forward_pre_hooks) for name, module in lm.model.named_modules()
+    }
     assert before == after and lm.model.config._attn_implementation == attention
     assert torch.equal(lm.model(input_ids=prompt()[None]).logits, logits)
     assert all(parameter.grad is None for parameter in lm.model.parameters())
@@ -101,7 +105,9 @@ def test_layer_outside_the_model(layers):
         exact_jacobian(tiny_model(), prompt(), layers)
 
 
-@pytest.mark.parametrize("ids", [torch.tensor([1]), torch.ones(2, 3, dtype=torch.long), torch.ones(3), "text", [1, None], [1, -2]])
+@pytest.mark.parametrize(
+    "ids", [torch.tensor([1]), torch.ones(2, 3, dtype=torch.long), torch.ones(3), "text", [1, None], [1, -2]]
+)
 def test_bad_input_ids(ids):
     with pytest.raises(ValueError, match="input_ids must"):
         exact_jacobian(tiny_model(), ids)
@@ -169,7 +175,9 @@ def test_default_model_against_full_sequence_rows(default_model):
     """A few rows of the real model's Jacobian, every layer, by full-sequence autograd."""
     from sparse_control.models.stream import first_input_as_leaf, full_stream
 
-    ids = default_model.encode("The lighthouse keeper wrote in the log that the storm had passed by morning. " * 8)[:128]
+    ids = default_model.encode("The lighthouse keeper wrote in the log that the storm had passed by morning. " * 8)[
+        :128
+    ]
     found = exact_jacobian(default_model, ids)
     with torch.enable_grad(), first_input_as_leaf(default_model):
         stream = full_stream(default_model, ids[None])

@@ -37,7 +37,9 @@ def test_corpus_sizes_of_nested_actions(sizes, message):
 
 def test_factors_of_many_layers_and_sketches_equal_one_operator_each():
     lm = tiny_model()
-    found = randomized_qb_layers(lm, PROMPTS, [0, 2], 6, 3, power_iterations=1, seeds=(0, 5), probes=("gaussian", "rademacher"))
+    found = randomized_qb_layers(
+        lm, PROMPTS, [0, 2], 6, 3, power_iterations=1, seeds=(0, 5), probes=("gaussian", "rademacher")
+    )
     assert len(found) == 8
     for (layer, seed, probe), factors in found.items():
         alone = randomized_qb(corpus_operator(lm, PROMPTS, layer), 6, 3, 1, seed=seed, probe=probe)
@@ -58,7 +60,9 @@ def test_ragged_prompts_and_prefixes_that_do_not_fit_give_the_same_average():
         assert sum(step.nbytes for step in operators._kept) <= kept_bytes
 
 
-@pytest.mark.parametrize("arguments", [{"layers": []}, {"seeds": ()}, {"rank": 32}, {"layers": [3]}, {"corpus_ids": []}])
+@pytest.mark.parametrize(
+    "arguments", [{"layers": []}, {"seeds": ()}, {"rank": 32}, {"layers": [3]}, {"corpus_ids": []}]
+)
 def test_bad_arguments(arguments):
     with pytest.raises(ValueError, match="must"):
         randomized_qb_layers(**{"lm": tiny_model(), "corpus_ids": PROMPTS, "layers": [0], "rank": 4} | arguments)

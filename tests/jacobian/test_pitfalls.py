@@ -42,7 +42,7 @@ def with_dropout(rate: float = 0.5) -> LanguageModel:
 
 def test_any_submodule_in_training_mode_is_refused():
     lm = with_dropout()
-    for name, module in lm.model.named_modules():
+    for _name, module in lm.model.named_modules():
         module.training = True
         with pytest.raises(UnsupportedModel, match="training mode"):
             check_exact_mode(lm)

@@ -68,9 +68,7 @@ def test_slow_decay_needs_power_iterations():
     floor = frobenius_error(SLOW_DECAY, best.Q, best.B)
     plain, powered = (
         frobenius_error(SLOW_DECAY, f.Q, f.B)
-        for f in (
-            randomized_qb(DenseOperator(SLOW_DECAY), rank=10, oversampling=0, power_iterations=q) for q in (0, 2)
-        )
+        for f in (randomized_qb(DenseOperator(SLOW_DECAY), rank=10, oversampling=0, power_iterations=q) for q in (0, 2))
     )
     assert plain > 1.1 * floor and powered < 1.05 * floor
 
@@ -195,7 +193,9 @@ def test_action_agreement_known_values():
     direct = np.array([[1.0, 0.0], [0.0, 2.0], [3.0, 4.0]])
     estimated = np.array([[1.0, 0.0], [2.0, 0.0], [3.0, 4.0]])
     agreement = action_agreement(direct, estimated)
-    assert math.isclose(agreement.mean_cosine, 2 / 3, rel_tol=1e-9) and math.isclose(agreement.median_cosine, 1.0, rel_tol=1e-9)
+    assert math.isclose(agreement.mean_cosine, 2 / 3, rel_tol=1e-9) and math.isclose(
+        agreement.median_cosine, 1.0, rel_tol=1e-9
+    )
     assert math.isclose(agreement.mean_relative_error, math.sqrt(2) / 3, rel_tol=1e-9)
     assert agreement.median_relative_error == 0.0
     with pytest.raises(ValueError, match="must both be"):

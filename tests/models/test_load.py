@@ -120,7 +120,12 @@ def test_truncated_real_gguf(default_model, tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_default_model(default_model):
-    assert (default_model.n_layers, default_model.width, default_model.n_heads, default_model.head_dim) == (30, 576, 9, 64)
+    assert (default_model.n_layers, default_model.width, default_model.n_heads, default_model.head_dim) == (
+        30,
+        576,
+        9,
+        64,
+    )
     assert default_model.provenance["bos"] is False
     assert default_model.encode("The capital of France is").tolist() == [504, 3575, 282, 4649, 314]
     logits = default_model.model(input_ids=default_model.encode("The capital of France is")[None]).logits[0, -1]

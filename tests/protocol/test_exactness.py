@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from sparse_control.metrics import over_seeds
 from sparse_control.errors import InputError
+from sparse_control.metrics import over_seeds
 from sparse_control.metrics.reachability import rel_tar
 from sparse_control.models import LanguageModel
 from sparse_control.models.sites import Site, all_sites, capture_sites, parse_site, site_width

@@ -6,14 +6,14 @@ from itertools import permutations
 import numpy as np
 import pytest
 import torch
-from tests.support.pairs import hook_count, make_pair
-from tests.support.tiny import CONFIGS, VOCABULARY, WIDTH, prompt, tiny_model
 
 from sparse_control.errors import InputError, UnsupportedModel
 from sparse_control.models.sites import Site, add_at_sites, site_width
 from sparse_control.protocol import generation
 from sparse_control.protocol.generation import generate
 from sparse_control.protocol.intervention import Intervention
+from tests.support.pairs import hook_count, make_pair
+from tests.support.tiny import CONFIGS, VOCABULARY, WIDTH, prompt, tiny_model
 
 PROMPT = prompt(9)
 N_TOKENS = 12
@@ -112,9 +112,7 @@ def test_the_last_prompt_token_steers_the_first_new_one(lm):
 def test_an_absolute_position_is_the_same_place_as_its_negative(lm):
     length = len(PROMPT)
     for position in (2, length - 1):
-        texts = [
-            generate(lm, along_ones(p), PROMPT, [1.0], phases="prompt") for p in (position, position - length)
-        ]
+        texts = [generate(lm, along_ones(p), PROMPT, [1.0], phases="prompt") for p in (position, position - length)]
         assert texts[0] == texts[1]
         assert texts[0] != generate(lm, NOTHING, PROMPT, [1.0])
 

@@ -15,10 +15,10 @@ from sparse_control.protocol.panels import (
     draw_pairs,
     load_mmlu,
     load_xstest,
+    loaders,
     off_target_panel,
     panel_source,
 )
-from sparse_control.protocol.panels import loaders
 from sparse_control.protocol.panels.sources import field_questions
 from sparse_control.protocol.panels.xstest import minimal_edit
 from tests.support.words import ChatTokenizer, WordTokenizer
@@ -26,7 +26,9 @@ from tests.support.words import ChatTokenizer, WordTokenizer
 HEADER = "question,A,B,C,D,answer\n"
 
 
-def mmlu(folder: Path, humanities: str = 'Who?,a,b,c,d,A\n"Why, then?",e,f,g,h,D\n', stem: str = "What?,1,2,3,4,B\n") -> Path:
+def mmlu(
+    folder: Path, humanities: str = 'Who?,a,b,c,d,A\n"Why, then?",e,f,g,h,D\n', stem: str = "What?,1,2,3,4,B\n"
+) -> Path:
     for field, text in (("humanities", humanities), ("stem", stem)):
         (folder / field).mkdir(parents=True, exist_ok=True)
         (folder / field / "one.csv").write_text(text, encoding="utf-8")
@@ -90,7 +92,9 @@ def test_bad_mmlu_files(tmp_path, text, message):
 
 def test_a_folder_without_files(tmp_path):
     (tmp_path / "humanities").mkdir()
-    with pytest.raises(InputError, match="humanities: holds no CSV files; give a folder with humanities and stem in it"):
+    with pytest.raises(
+        InputError, match="humanities: holds no CSV files; give a folder with humanities and stem in it"
+    ):
         load_mmlu(tmp_path)
     with pytest.raises(InputError, match="holds no CSV files"):
         load_mmlu(tmp_path / "absent")
@@ -98,7 +102,7 @@ def test_a_folder_without_files(tmp_path):
 
 def test_repeats_are_used_once_and_counted(tmp_path):
     text = (
-        "Who?,a,b,c,d,A\nwho?,b,a,c,d,B\nWho?,w,x,y,z,C\n"    # the same answer, and another set of options
+        "Who?,a,b,c,d,A\nwho?,b,a,c,d,B\nWho?,w,x,y,z,C\n"  # the same answer, and another set of options
         "Which?,a,a,c,d,C\n" + f"Long {'x' * 600}?,a,b,c,d,A\n"
     )
     found = load_mmlu(mmlu(tmp_path, text))
@@ -133,7 +137,9 @@ def test_off_target_panel_from_mmlu(tmp_path):
     assert all(prompt.text.endswith("\nAnswer:") for prompt in panel)
     assert panel == off_target_panel(0, PanelSources(mmlu=tmp_path)) != off_target_panel(1, sources)
     assert panel_source("off_target", sources) == sources.mmlu_questions.source
-    tasks = {q.text for field in ("humanities", "stem") for part in SPLITS for q in field_questions(field, part, sources)}
+    tasks = {
+        q.text for field in ("humanities", "stem") for part in SPLITS for q in field_questions(field, part, sources)
+    }
     assert not tasks & {prompt.text.split("\n")[0] for prompt in panel}
     with pytest.raises(InputError, match="humanities: .* questions left for the off-target panel, not 16"):
         off_target_panel(0, PanelSources(mmlu=many(tmp_path / "small", 20)))

@@ -19,7 +19,7 @@ def tokenizer(request):
     path = model_path(registry()[request.param])
     if not path.is_file():
         pytest.skip(f"{path.name} has not been fetched")
-    for source in (cache_folder() / "models").glob("*/source.json"):    # converted already: much faster to read
+    for source in (cache_folder() / "models").glob("*/source.json"):  # converted already: much faster to read
         if read_json(source)["file"] == path.name:
             return transformers.AutoTokenizer.from_pretrained(str(source.parent))
     return transformers.AutoTokenizer.from_pretrained(str(path.parent), gguf_file=path.name)

@@ -6,17 +6,17 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from tests.support.pairs import make_pairs
-from tests.support.tiny import prompt, tiny_model
 
 from sparse_control.errors import UnsupportedModel
 from sparse_control.protocol import plan, shared, study
 from sparse_control.protocol.measurement import OffTargetPanel
 from sparse_control.protocol.panels import Draw
 from sparse_control.protocol.panels.offtarget import OffTargetPrompt
-from sparse_control.protocol.work import Batch, Work
 from sparse_control.protocol.prompts import read_prompts
+from sparse_control.protocol.work import Batch, Work
 from sparse_control.settings import load_settings
+from tests.support.pairs import make_pairs
+from tests.support.tiny import prompt, tiny_model
 
 PARAMS = Path(__file__).parents[2] / "params.yaml"
 N_SITES = 3 * (4 + 1)
@@ -43,6 +43,7 @@ def pairs(task, lm, split, n, seed):
 @pytest.fixture
 def lm(monkeypatch):
     lm = tiny_model()
+
     @cached_property
     def off_target(work):
         ids = [other.text.tolist() for other in OTHERS]

@@ -314,7 +314,10 @@ def test_all_sites_share_one_bounded_strength():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: chosen_sites([[1.0, 2.0]], [1.0], [0, 0]), r"support must hold indices in 0..1, each once, got \[0, 0"),
+        (
+            lambda: chosen_sites([[1.0, 2.0]], [1.0], [0, 0]),
+            r"support must hold indices in 0..1, each once, got \[0, 0",
+        ),
         (lambda: chosen_sites([[1.0, 2.0]], [1.0], [2]), "support must hold indices in 0..1"),
         (lambda: chosen_sites([[1.0, 2.0]], [1.0], []), "k must be a positive integer, got 0"),
         (lambda: chosen_sites([[1.0]], [0.0], [0]), "target is all zero"),

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 
-from sparse_control.records.six_axis import read_all_measurements, read_measurements
 from sparse_control.errors import InputError, UnsupportedModel
 from sparse_control.files import read_json_lines, write_json_lines
 from sparse_control.models.sites import all_sites
@@ -17,6 +16,7 @@ from sparse_control.protocol.measurement import OffTargetPanel
 from sparse_control.protocol.panels import Draw, PanelSources
 from sparse_control.protocol.prompts import read_prompts
 from sparse_control.protocol.splits import Split
+from sparse_control.records.six_axis import read_all_measurements, read_measurements
 from sparse_control.settings import load_settings
 from tests.support.pairs import make_pairs
 from tests.support.tiny import prompt, tiny_model

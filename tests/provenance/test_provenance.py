@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from sparse_control.records.jacobian_iss import FILES, IssRecords
-from sparse_control.records.manifest import read_manifest
+from sparse_control.errors import InputError
 from sparse_control.provenance import provenance_lines
 from sparse_control.provenance.sources import RECORDS, records_of
+from sparse_control.records.jacobian_iss import FILES, IssRecords
+from sparse_control.records.manifest import read_manifest
 from sparse_control.tables import ACROSS, OF_A_ROOT, TABLES, Records, read_records
-from sparse_control.errors import InputError
 from tests.support.measured_root import bless
 
 PROJECT = Path(__file__).parent.parent.parent

@@ -6,9 +6,9 @@ import math
 
 import pytest
 
+from sparse_control.errors import InputError
 from sparse_control.records.jacobian_iss import FILES, read_iss
 from sparse_control.records.six_axis import measurement_path, read_all_measurements, read_measurements
-from sparse_control.errors import InputError
 from tests.support.measured_iss import iss_files
 from tests.support.measured_root import measurement, write_files, write_lines
 
@@ -77,7 +77,9 @@ def test_good_records_come_back_by_seed(tmp_path):
     write_lines(tmp_path / NAME, [measurement(seed=1), measurement(seed=0)])
     first, second = read_all_measurements(tmp_path)
     assert (first.seed, second.seed) == (0, 1)
-    assert json.loads(first.model_dump_json(by_alias=True, exclude_unset=True)) == json.loads(json.dumps(measurement(seed=0)))
+    assert json.loads(first.model_dump_json(by_alias=True, exclude_unset=True)) == json.loads(
+        json.dumps(measurement(seed=0))
+    )
     with pytest.raises(Exception, match="frozen"):
         first.seed = 3
 

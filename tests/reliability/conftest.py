@@ -108,9 +108,10 @@ def _place_corpus(folder: Path) -> None:
 @pytest.fixture(scope="session")
 def api(tmp_path_factory):
     """Environment of a Prefect server that lasts as long as the tests, with a home of its own."""
+    from prefect.settings import PREFECT_API_URL, temporary_settings
+
     import tasks  # noqa: F401  settles the environment before Prefect reads it
     from flows.server import temporary_server
-    from prefect.settings import PREFECT_API_URL, temporary_settings
 
     home = tmp_path_factory.mktemp("prefect")
     before = os.environ.get("PREFECT_HOME")

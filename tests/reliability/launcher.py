@@ -19,11 +19,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import prefect.filesystems
+
 import flows.common
 import flows.experiments
 import flows.official_iss
 import flows.six_axis
-import prefect.filesystems
 from flows.in_process import run_in_process
 from sparse_control.code_hash import closure_hashes
 from sparse_control.errors import InputError
@@ -136,7 +137,6 @@ def watch(events: Events, work: Path) -> None:
     ):
         setattr(module, name, _noting(note, piece, getattr(module, name)))
     measured = study._Study.measured
-
 
     def noted_record(self: Any, seed: int) -> dict[str, Any]:
         note(f"record {self.task} {self.selector} {self.condition} {seed}")

@@ -9,10 +9,10 @@ import time
 from pathlib import Path
 
 import pytest
+from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from flows.locking import output_lock
 from flows.server import answers, temporary_server
-from prefect.settings import PREFECT_API_URL, temporary_settings
 from sparse_control.errors import InputError, NotAvailable
 from sparse_control.files import TEMPORARY
 from sparse_control.stages.checkpoint import SUFFIX, Checkpoint

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from sparse_control.errors import InputError
-from sparse_control.files import write_json, write_json_lines, sha256_file
+from sparse_control.files import sha256_file, write_json, write_json_lines
 
 # of each reader: many for the table, fewer wherever else the tests run
 INPUTS = int(os.environ.get("FUZZ_INPUTS", "10000" if "RELIABILITY_TABLE" in os.environ else "2000"))
@@ -185,7 +185,7 @@ def trial(
                 refused += 1
                 if len(str(error)) > 3000:
                     unclean.append((f"{len(str(error))} characters of error", data[:200]))
-            except Exception as error:  # noqa: BLE001  what is counted
+            except Exception as error:
                 unclean.append((f"{type(error).__name__}: {error}"[:200], data[:200]))
             finally:
                 watch.on = False
@@ -298,9 +298,7 @@ def test_corpus_windows(tmp_path, watch, faults):
     path = tmp_path / "windows.jsonl"
     write_json_lines(path, rows)
     write_json(tmp_path / "corpus.json", {"windows_sha256": sha256_file(path)})
-    trial(
-        path, lambda draw: changed_lines(rows, draw), lambda: load_corpus(tmp_path), watch, faults, "corpus windows"
-    )
+    trial(path, lambda draw: changed_lines(rows, draw), lambda: load_corpus(tmp_path), watch, faults, "corpus windows")
 
 
 def test_corpus_windows_with_their_hash(tmp_path, watch, faults):
@@ -330,8 +328,8 @@ def test_corpus_metadata(tmp_path, watch, faults):
 
 
 def test_freeze_manifest(tmp_path, watch, faults):
-    from sparse_control.stages.c_freeze import load_manifest
     from sparse_control.records.paths import Tree, stages_code_sha256
+    from sparse_control.stages.c_freeze import load_manifest
 
     tree = Tree(tmp_path, "small")
     config = tree.config("layer_windows")

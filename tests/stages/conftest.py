@@ -48,7 +48,13 @@ def small_corpus(tmp_path_factory):
     """Eight windows of sixteen bytes."""
     folder = tmp_path_factory.mktemp("corpus")
     rows = [
-        {"id": f"{n}:0", "article": f"Article {n}", "window": 0, "text": f"window {n}", "input_ids": [(n * 31 + t * 7) % 256 for t in range(16)]}
+        {
+            "id": f"{n}:0",
+            "article": f"Article {n}",
+            "window": 0,
+            "text": f"window {n}",
+            "input_ids": [(n * 31 + t * 7) % 256 for t in range(16)],
+        }
         for n in range(8)
     ]
     write_json_lines(folder / "windows.jsonl", rows)

@@ -23,12 +23,12 @@ from sparse_control.jacobian.alternatives import (
 from sparse_control.jacobian.operator import DenseOperator
 from sparse_control.models import load_model
 from sparse_control.models.stream import residual_stream
+from sparse_control.records.paths import Tree
 from sparse_control.settings import Settings
 from sparse_control.stages import a_reference, alternatives, b_validate, c_freeze
 from sparse_control.stages.calibration import load_calibration
 from sparse_control.stages.ladder import Evidence, failures
 from sparse_control.stages.sketches import load_reference
-from sparse_control.records.paths import Tree
 
 FILE = "jacobian_iss/validation/alternatives.jsonl"
 

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from sparse_control.records import manifest
-from sparse_control.provenance import provenance_lines
-from sparse_control.tables.render import reproduce
-from sparse_control.tables import OF_A_ROOT, TABLES, all_tables, read_records
-from sparse_control.verify import verify
 from sparse_control.project import project_folder
+from sparse_control.provenance import provenance_lines
+from sparse_control.records import manifest
 from sparse_control.stages import a_reference, alternatives, b_validate, c_freeze, d_official
+from sparse_control.tables import OF_A_ROOT, TABLES, all_tables, read_records
+from sparse_control.tables.render import reproduce
+from sparse_control.verify import verify
 
 NULLS = ("shuffled_tokens", "redrawn_weights")
 
@@ -69,7 +69,9 @@ def test_every_file_says_where_it_comes_from(measured):
 def test_other_thresholds_than_the_frozen_ones_are_noticed(measured, tmp_path):
     root = Path(shutil.copytree(measured, tmp_path / "root"))
     path = root / "jacobian_iss" / "validation" / "per_model_action_validation.jsonl"
-    path.write_text(path.read_text().replace('"passed": true', '"passed": false').replace('"chosen": true', '"chosen": false'))
+    path.write_text(
+        path.read_text().replace('"passed": true', '"passed": false').replace('"chosen": true', '"chosen": false')
+    )
     found = [check.name for check in verify(root, project_folder()) if check.status == "FAIL"]
     assert any(name.startswith("rule jacobian_iss/validation/per_model") for name in found)
     assert any(name.startswith("rule jacobian_iss/freeze_manifest.json") for name in found)
@@ -83,7 +85,10 @@ def test_metadata_of_another_rank_is_noticed(measured, tmp_path):
     name = path.relative_to(root).as_posix()
     failed = {check.name: check.detail for check in verify(root, project_folder()) if check.status == "FAIL"}
     assert set(failed) == {f"manifest {name}", f"frozen {name.removeprefix('jacobian_iss/')}", f"metadata {name}"}
-    assert f"rank: {content['rank'] + 1}, but the freeze and its attempt have {content['rank']}" in failed[f"metadata {name}"]
+    assert (
+        f"rank: {content['rank'] + 1}, but the freeze and its attempt have {content['rank']}"
+        in failed[f"metadata {name}"]
+    )
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ THRESHOLDS = ValidationSettings(
     corpus_cosine=0.99,
     corpus_iss_difference=0.01,
 )
-GOOD = dict(median_cosine=0.99, median_relative_error=0.05, iss_rank_difference=0.01, iss_seed_deviation=0.005)
+GOOD = {"median_cosine": 0.99, "median_relative_error": 0.05, "iss_rank_difference": 0.01, "iss_seed_deviation": 0.005}
 
 
 def test_order_is_rank_oversampling_corpus_power():
@@ -71,7 +71,9 @@ def test_nan_never_passes(name):
 
 
 def test_stops_at_the_first_that_passes():
-    attempts = climb(ESTIMATOR, THRESHOLDS, 32, lambda rung: Evidence(**(GOOD | {"median_cosine": rung.oversampling / 8})))
+    attempts = climb(
+        ESTIMATOR, THRESHOLDS, 32, lambda rung: Evidence(**(GOOD | {"median_cosine": rung.oversampling / 8}))
+    )
     assert [attempt.rung.step for attempt in attempts] == ["rank", "rank", "oversampling"]
     assert attempts[-1].rung.rank == 8 and not attempts[-1].failed and attempts[0].failed
 
@@ -86,7 +88,9 @@ def test_corpus_rule_takes_the_smallest_converged_size():
     assert starting_size(sizes, THRESHOLDS) == 32
 
 
-@pytest.mark.parametrize("missed", [{"cosine_to_2n": math.nextafter(0.99, 0)}, {"iss_difference": 0.0100001}, {"iss_difference": math.nan}])
+@pytest.mark.parametrize(
+    "missed", [{"cosine_to_2n": math.nextafter(0.99, 0)}, {"iss_difference": 0.0100001}, {"iss_difference": math.nan}]
+)
 def test_corpus_rule_falls_back_on_the_largest_size(missed):
     close = {"n": 32, "cosine_to_2n": 0.995, "relative_error_to_2n": 0.05, "iss_difference": 0.001} | missed
     assert starting_size([Convergence(**close), Convergence(64, None, None, None)], THRESHOLDS) == 64

@@ -32,7 +32,9 @@ def test_every_matrix_is_redrawn_at_its_scale(small_model):
         assert not torch.equal(parameter, old[name])
         correlation = torch.corrcoef(torch.stack([parameter.flatten(), old[name].flatten()]))[0, 1]
         assert abs(float(correlation)) < 0.2, "nothing of the trained weights is left"
-        assert float(parameter.square().mean().sqrt()) == pytest.approx(float(old[name].square().mean().sqrt()), rel=0.1)
+        assert float(parameter.square().mean().sqrt()) == pytest.approx(
+            float(old[name].square().mean().sqrt()), rel=0.1
+        )
     assert drawn.provenance["redrawn_weights"]["seed"] == 0
     again = redraw_weights(load_model(str(small_model)), seed=0)
     assert again.provenance == drawn.provenance

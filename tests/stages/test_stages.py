@@ -14,10 +14,10 @@ from sparse_control.iss import benchmark
 from sparse_control.jacobian import exact, exact_jacobian
 from sparse_control.jacobian.store import REQUIRED_METADATA, load_factors
 from sparse_control.models import load_model
+from sparse_control.records.paths import Tree
 from sparse_control.settings import Settings
 from sparse_control.stages import a_reference, b_validate, c_freeze, d_official, inputs
 from sparse_control.stages.states import load_tensors
-from sparse_control.records.paths import Tree
 
 STAGES_A_TO_C = (a_reference, b_validate, c_freeze)
 
@@ -50,7 +50,9 @@ def test_references_are_the_plain_average(frozen, small_settings, small_corpus):
     lm = load_model(small_settings.model)
     prompts = load_corpus(small_corpus).first(8).input_ids
     for position, layer in enumerate((0, 2)):
-        expected = np.mean([exact_jacobian(lm, torch.as_tensor(ids), [0, 2])[position].double().numpy() for ids in prompts], axis=0)
+        expected = np.mean(
+            [exact_jacobian(lm, torch.as_tensor(ids), [0, 2])[position].double().numpy() for ids in prompts], axis=0
+        )
         saved = load_tensors(frozen / "jacobian_iss/full_reference/small" / f"{layer}.safetensors")
         assert set(saved) == {"n2", "n4", "n8", "half0", "half1"}
         assert np.allclose(saved["n8"], expected, atol=1e-5)
@@ -80,7 +82,11 @@ def test_attempts_climb_in_order_and_the_last_decides(frozen, small_settings):
 
 
 def test_factors_carry_every_metadata_key_and_reproduce_their_validation(frozen, small_settings):
-    chosen = [row for row in read_json_lines(frozen / "jacobian_iss/validation/per_model_action_validation.jsonl") if row["chosen"]]
+    chosen = [
+        row
+        for row in read_json_lines(frozen / "jacobian_iss/validation/per_model_action_validation.jsonl")
+        if row["chosen"]
+    ]
     for row in chosen:
         factors, metadata = load_factors(frozen / "jacobian_iss/low_rank_factors/small" / str(row["layer"]))
         assert set(REQUIRED_METADATA) <= set(metadata) and metadata["validated"] is True
@@ -105,10 +111,16 @@ def test_matrix_free_products_choose_the_same_estimators(tmp_path, small_setting
         settings = Settings.model_validate(changed)
         for stage in STAGES_A_TO_C:
             stage.run(corpus=small_corpus, root=tmp_path / str(reference), settings=settings)
-        both.append(read_json_lines(tmp_path / str(reference) / "jacobian_iss/validation/per_model_action_validation.jsonl"))
+        both.append(
+            read_json_lines(tmp_path / str(reference) / "jacobian_iss/validation/per_model_action_validation.jsonl")
+        )
     rows, expected = both
-    assert {row["direct_action"] for row in rows} == {"jvp"} and {row["direct_action"] for row in expected} == {"exact_reference"}
-    assert [(row["layer"], row["k"], row["chosen"]) for row in rows] == [(row["layer"], row["k"], row["chosen"]) for row in expected]
+    assert {row["direct_action"] for row in rows} == {"jvp"} and {row["direct_action"] for row in expected} == {
+        "exact_reference"
+    }
+    assert [(row["layer"], row["k"], row["chosen"]) for row in rows] == [
+        (row["layer"], row["k"], row["chosen"]) for row in expected
+    ]
     for row, reference in zip(rows, expected):
         assert row["median_relative_error"] == pytest.approx(reference["median_relative_error"], abs=1e-3)
 
@@ -119,7 +131,9 @@ def test_official_files(measured, small_settings):
     validated = summary["validated_layers"]
     assert sorted(validated + summary["unresolved_layers"]) == [0, 2]
     per_layer = read_json_lines(base / "iss_per_fact_layer.jsonl")
-    assert {row["layer"] for row in per_layer if row["metric"] == "ISS"} == set(validated), "official ISS on validated layers only"
+    assert {row["layer"] for row in per_layer if row["metric"] == "ISS"} == set(validated), (
+        "official ISS on validated layers only"
+    )
     assert {row["layer"] for row in per_layer if row["metric"] == "Raw-ISS"} == {0, 2}
     official = [row["iss"] for row in read_json_lines(base / "iss_per_fact.jsonl") if row["metric"] == "ISS"]
     assert summary["ISS"]["mean"] == pytest.approx(np.mean(official))
@@ -153,7 +167,8 @@ def test_official_stage_needs_the_manifest(root, small_settings, small_corpus):
 
 
 @pytest.mark.parametrize(
-    "pattern", ["configs/*.yaml", "validation/*.jsonl", "low_rank_factors/*/*/Q.pt", "low_rank_factors/*/*/metadata.json"]
+    "pattern",
+    ["configs/*.yaml", "validation/*.jsonl", "low_rank_factors/*/*/Q.pt", "low_rank_factors/*/*/metadata.json"],
 )
 def test_official_stage_refuses_any_changed_byte(root, pattern, small_settings, small_corpus):
     path = sorted((root / "jacobian_iss").glob(pattern))[0]
@@ -324,7 +339,9 @@ def test_mean_of_seeds_averages_the_facts(tmp_path, small_settings, small_corpus
         "benchmark", relations=2, facts_per_relation=4, families=settings.iss.families, templates=settings.iss.templates
     )
     labels = d_official.Labels.of(queries)
-    raw = d_official.query_states(load_model(settings.model), queries, [int(layer)], "states").states[int(layer)].double()
+    raw = (
+        d_official.query_states(load_model(settings.model), queries, [int(layer)], "states").states[int(layer)].double()
+    )
     lam_rel = manifest["lam_rel"][layer]["iss"]
     tables = [labels.iss(load_factors(folder)[0].reduce(raw), lam_rel=lam_rel, width=32) for folder in folders]
     expected = np.mean([table.iss for table in tables], axis=0)
@@ -375,8 +392,14 @@ def test_all_layers_have_references_where_asked_for(tmp_path, small_settings, sm
         (lambda content: content.pop("files"), "files: expected a dict"),
         (lambda content: content.__setitem__("layers", []), "layers: expected a dict"),
         (lambda content: content["layers"].pop("0"), "layers: expected those of the settings"),
-        (lambda content: content["files"].__setitem__("../../secret", "0" * 64), "files: expected hashes by paths below"),
-        (lambda content: content["files"].__setitem__("/etc/passwd", "0" * 64), "files: expected hashes by paths below"),
+        (
+            lambda content: content["files"].__setitem__("../../secret", "0" * 64),
+            "files: expected hashes by paths below",
+        ),
+        (
+            lambda content: content["files"].__setitem__("/etc/passwd", "0" * 64),
+            "files: expected hashes by paths below",
+        ),
         (lambda content: content["layers"]["0"].__setitem__("status", "fine"), "layers.0: expected a status"),
         (lambda content: content["lam_rel"]["0"].__setitem__("raw", "1"), "lam_rel.0.raw: expected a penalty"),
     ],
@@ -412,7 +435,13 @@ def test_validation_takes_only_its_own_references(root, small_settings, small_co
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("weights_sha256", "0" * 64), ("dtype", "float64"), ("corpus_sha256", "0" * 64), ("rank", 5), ("null", "shuffled_tokens")],
+    [
+        ("weights_sha256", "0" * 64),
+        ("dtype", "float64"),
+        ("corpus_sha256", "0" * 64),
+        ("rank", 5),
+        ("null", "shuffled_tokens"),
+    ],
 )
 def test_official_stage_takes_only_factors_of_this_model_and_setting(root, small_settings, small_corpus, name, value):
     tree = Tree(root, "small")

@@ -51,7 +51,9 @@ def _validation(model, layers, rank):
             "model": model,
             "corpus_size": 64,
             "rows": [_comparison(layer, seed, k) for layer in layers for k in (32, 64) for seed in SEEDS]
-            + [_comparison(layer, 0, k) | {"probe": "rademacher", "E_vec": 3 / k} for layer in layers for k in (32, 64)],
+            + [
+                _comparison(layer, 0, k) | {"probe": "rademacher", "E_vec": 3 / k} for layer in layers for k in (32, 64)
+            ],
             "noise_floor": [
                 {"layer": layer, "E_F": 0.01, "E_vec": 0.02, "C_vec": 0.999}
                 | {"E_vec_centred": 0.03, "C_vec_centred": 0.99, "E_ISS": 0.004}
@@ -238,7 +240,7 @@ def _results(model, null, layers):
         {
             "model": model,
             "fact": fact,
-            "relation": dict((name, relation) for relation, name in FACTS)[fact],
+            "relation": {name: relation for relation, name in FACTS}[fact],
             "metric": metric,
             "iss": value,
             "n_layers": len(by_metric[metric]),
@@ -272,7 +274,10 @@ def _results(model, null, layers):
         "per_layer": [_layer(layer, status, layer_means) for layer, status in layers.items()],
         "per_relation": [
             {"relation": relation, "n_facts": 3}
-            | {field: _relation_mean(means, metric, relation) for field, metric in (("iss", "ISS"), ("raw_iss", "Raw-ISS"))}
+            | {
+                field: _relation_mean(means, metric, relation)
+                for field, metric in (("iss", "ISS"), ("raw_iss", "Raw-ISS"))
+            }
             for relation in RELATIONS
         ],
         "sweep": [

@@ -56,7 +56,9 @@ CONFIGS = {
     "cohere": lambda: CohereConfig(**_USUAL),
     "stablelm": lambda: StableLmConfig(**_USUAL),
     "starcoder2": lambda: Starcoder2Config(**_WINDOWED),
-    "gpt2": lambda: GPT2Config(**_TOKENS, vocab_size=VOCABULARY, n_embd=WIDTH, n_layer=N_LAYERS, n_head=4, n_positions=64),
+    "gpt2": lambda: GPT2Config(
+        **_TOKENS, vocab_size=VOCABULARY, n_embd=WIDTH, n_layer=N_LAYERS, n_head=4, n_positions=64
+    ),
     "gpt_neox": lambda: GPTNeoXConfig(**{key: value for key, value in _USUAL.items() if key != "num_key_value_heads"}),
 }
 

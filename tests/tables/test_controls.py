@@ -6,15 +6,15 @@ from copy import deepcopy
 
 import pytest
 
+from sparse_control.errors import InputError
 from sparse_control.metrics import over_seeds
-from sparse_control.tables.layout import shown
-from sparse_control.records.six_axis import Measurement, read_all_measurements
 from sparse_control.records.base import validate
+from sparse_control.records.six_axis import Measurement, read_all_measurements
 from sparse_control.tables import TABLES
 from sparse_control.tables.common import MEASURED, NOT_SUPPORTED, Records
 from sparse_control.tables.controls import controls, effects_check, gate
+from sparse_control.tables.layout import shown
 from sparse_control.tables.protocol import reach_counts, reachability
-from sparse_control.errors import InputError
 from tests.support.measured_root import measurement
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from sparse_control.tables.layout import shown
-from sparse_control.tables import OF_A_ROOT, TABLES, Records, all_tables, read_records
 from sparse_control.iss.uncertainty import relation_bootstrap
+from sparse_control.tables import OF_A_ROOT, TABLES, Records, all_tables, read_records
+from sparse_control.tables.layout import shown
 from tests.support.measured_iss import FACTS, RELATIONS, SWEEP
 
 PROJECT = Path(__file__).parent.parent.parent
@@ -167,9 +167,7 @@ def test_no_column_mixes_sources(records):
 
 
 def test_the_corpus_difference_is_of_the_estimator_s_own_size(records):
-    larger = [
-        row.model_copy(update={"corpus_size": 64}) if row.layer == 2 else row for row in records.iss.actions
-    ]
+    larger = [row.model_copy(update={"corpus_size": 64}) if row.layer == 2 else row for row in records.iss.actions]
     row = only(TABLES["uncertainty"](Records(iss=replace(records.iss, actions=tuple(larger)))), layer="2")
     assert row["corpus_n"] == 32  # the largest n has no 2n
     smaller = [row.model_copy(update={"corpus_size": 16}) if row.layer == 2 else row for row in records.iss.actions]

@@ -11,6 +11,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from sparse_control.errors import InputError
+from sparse_control.records.readouts import score_file
+from sparse_control.tables import TABLES, Records, all_tables, read_records
 from sparse_control.tables.layout import LAYOUTS, score_rows, shown
 from sparse_control.tables.layout.columns import fixed, significant
 from sparse_control.tables.render import (
@@ -22,9 +25,6 @@ from sparse_control.tables.render import (
     typeset_html,
     typeset_tex,
 )
-from sparse_control.records.readouts import score_file
-from sparse_control.tables import TABLES, Records, all_tables, read_records
-from sparse_control.errors import InputError
 from tests.support.measured_root import build_root, measurement, write_lines
 
 PROJECT = Path(__file__).parent.parent.parent

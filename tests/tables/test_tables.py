@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from sparse_control.errors import InputError
 from sparse_control.metrics import over_seeds
 from sparse_control.records.six_axis import measurement_path, read_all_measurements
 from sparse_control.tables import TABLES, Records, all_tables, read_published, read_records
 from sparse_control.tables.common import NOT_SUPPORTED, cell_text
 from sparse_control.tables.protocol import reachability, summary
 from sparse_control.tables.published import published
-from sparse_control.errors import InputError
 from tests.support.measured_iss import LAYERS
 from tests.support.measured_root import measurement, write_lines
 
@@ -200,7 +200,7 @@ def test_seed_stability_shows_the_setting_of_the_validation_table(frames):
 
 def test_published_figures_are_those_of_the_source_document(frames):
     frame = frames["published"]
-    at = dict(source_table="reachability", task="mcqa_stem", condition="F", statistic="rel_tar_mean")
+    at = {"source_table": "reachability", "task": "mcqa_stem", "condition": "F", "statistic": "rel_tar_mean"}
     assert row(frame, **at)["published"] == "1.031" and row(frame, **at)["ours"] is None
     hits = row(frame, source_table="feedback", task="ioi", condition="P", statistic="hits")
     assert hits["published"] == "24/24" and hits["selector"] == "driver_omp" and hits["ours_of"] == 12

@@ -7,12 +7,12 @@ import pandas as pd
 import pytest
 import yaml
 
+from sparse_control.errors import InputError
 from sparse_control.records import manifest
-from sparse_control.tables.render import values_tex
 from sparse_control.tables import all_tables, read_records
+from sparse_control.tables.render import values_tex
 from sparse_control.tables.values import Value, misquotes, read_values, value_text
 from sparse_control.verify import verify
-from sparse_control.errors import InputError
 
 PROJECT = Path(__file__).parent.parent.parent
 FRAMES = {

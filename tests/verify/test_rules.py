@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from sparse_control.verify.rules import accepted, broken_rules
-from sparse_control.tables import read_records
 from sparse_control.stages.ladder import Convergence, Evidence, failures, reporting, starting_size
+from sparse_control.tables import read_records
+from sparse_control.verify.rules import accepted, broken_rules
 
 PROJECT = Path(__file__).parent.parent.parent
 
@@ -85,7 +85,9 @@ def test_alternatives_are_judged_by_the_same_criteria(iss):
 
 
 def test_of_an_alternative_the_smallest_that_passes_is_kept(iss):
-    expect(edited(iss, "alternatives", 3, chosen=True, k=64), r"layer 2, qb_deflated: chosen: k = \[32, 64\], but .* 32")
+    expect(
+        edited(iss, "alternatives", 3, chosen=True, k=64), r"layer 2, qb_deflated: chosen: k = \[32, 64\], but .* 32"
+    )
     expect(edited(iss, "alternatives", 2, chosen=False), r"layer 2, qb_deflated: chosen: k = \[\], but the smallest")
 
 

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from sparse_control.code_hash import closure_hashes, code_sha256, save_closure
+from sparse_control.errors import InputError
 from sparse_control.records import manifest
 from sparse_control.records.code import changed_files, read_closure
+from sparse_control.records.paths import STAGES
 from sparse_control.tables.render import reproduce
 from sparse_control.verify import verify
 from sparse_control.verify.provenance import ISS_CODE, SIX_AXIS_CODE
-from sparse_control.code_hash import closure_hashes, code_sha256, save_closure
-from sparse_control.errors import InputError
-from sparse_control.records.paths import STAGES
 from tests.support.measured_root import bless
 
 PROJECT = Path(__file__).parent.parent.parent

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import yaml
 
+from sparse_control.errors import InputError
 from sparse_control.records import manifest
+from sparse_control.tables import all_tables, read_records
 from sparse_control.tables.claims import Claim, check_claim, read_claims
 from sparse_control.tables.render import reproduce, values_tex
-from sparse_control.tables import all_tables, read_records
 from sparse_control.verify import verify
-from sparse_control.errors import InputError
 from tests.support.measured_root import bless, measurement, write_lines
 
 PROJECT = Path(__file__).parent.parent.parent
@@ -355,7 +355,9 @@ def test_binaries(root):
         (root / ISS / name).parent.mkdir(parents=True)
         (root / ISS / name).write_bytes(b"x")
     only(root, "low_rank_factors/toy-model/2/extra.pt is not listed")
-    assert any("1 files are not hashed in MANIFEST.json, and not checked: jacobian_iss/full_" in x for x in lines("skip"))
+    assert any(
+        "1 files are not hashed in MANIFEST.json, and not checked: jacobian_iss/full_" in x for x in lines("skip")
+    )
 
 
 def test_binaries_a_run_recorded_are_hashed(root):

@@ -100,9 +100,7 @@ def panel_source(task: str, sources: PanelSources = PanelSources()) -> str:
     return OWN
 
 
-def draw_pairs(
-    task: str, encoder: Any, split: str, n: int, seed: int, sources: PanelSources = PanelSources()
-) -> Draw:
+def draw_pairs(task: str, encoder: Any, split: str, n: int, seed: int, sources: PanelSources = PanelSources()) -> Draw:
     """Draw and check pairs of one split; the splits of a task share no template, name, word, question or prompt.
 
     Args:

@@ -107,9 +107,7 @@ def _lines(options: tuple[Piece, ...]) -> tuple[Piece, ...]:
     return tuple(pieces)
 
 
-def _draft(
-    split: str, form: str, kind: str, word: str, wrong: tuple[str, str, str], places: tuple[int, int]
-) -> Draft:
+def _draft(split: str, form: str, kind: str, word: str, wrong: tuple[str, str, str], places: tuple[int, int]) -> Draft:
     """The right word stands at places[0] in the source and at places[1] in the target, against the first wrong one."""
     options: list[Piece] = [""] * 4
     options[places[0]], options[places[1]] = (word, wrong[0]), (wrong[0], word)

@@ -64,7 +64,9 @@ def draw(encoder: Any, task: str, split: str, n: int, plan: Plan, source: str) -
     if tried < n and not (plan.fewer and tried):
         raise InputError(f"{task}: split {split} has {tried} pairs ({source}), {n} were asked for")
     if not pairs:
-        raise InputError(f"{task}: split {split}: the tokenizer breaks all {tried} pairs ({source}), first: {reasons[0]}")
+        raise InputError(
+            f"{task}: split {split}: the tokenizer breaks all {tried} pairs ({source}), first: {reasons[0]}"
+        )
     check_pairs(pairs)
     return Draw(tuple(pairs), source, len(reasons) + plan.passed_over)
 

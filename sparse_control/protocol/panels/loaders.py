@@ -15,7 +15,7 @@ from sparse_control.protocol.panels.questions import LETTERS, Question
 FIELDS = ("humanities", "stem")
 MMLU_COLUMNS = ("question", "A", "B", "C", "D", "answer")
 XSTEST_COLUMNS = ("prompt", "type", "label")
-MAXIMUM_CHARACTERS = 600    # of a question with its options: about 150 tokens; longer ones are passed over
+MAXIMUM_CHARACTERS = 600  # of a question with its options: about 150 tokens; longer ones are passed over
 MAXIMUM_BYTES = 64 * 2**20  # of one file
 
 # Contrast prompts that serve two kinds of safe ones, by the name of the safe kind.
@@ -82,7 +82,7 @@ def _cells(path: Path, number: int, cells: list[str], columns: list[int], needed
     if len(cells) <= max(columns):
         raise InputError(f"{path}: row {number}: has {len(cells)} cells, needed: {', '.join(needed)}")
     values = [cells[column].strip().removeprefix("\ufeff") for column in columns]
-    for column, value in zip(needed, values):
+    for column, value in zip(needed, values, strict=True):
         if not value:
             raise InputError(f"{path}: row {number}: column {column!r} is empty; fill it or remove the row")
     return values

@@ -26,24 +26,43 @@ class OffTargetPrompt:
 HUMANITIES = (
     ("Which ancient people built the palace at Knossos?", "Minoans", "Etruscans", "Hittites", "Phoenicians"),
     ("The author of the play Hamlet is", "Ben Jonson", "William Shakespeare", "John Milton", "Oscar Wilde"),
-    ("A syllogism with two true premises and a valid form has a conclusion that is",
-     "probably false", "meaningless", "true", "unknown"),
-    ("Which treaty formally ended the war between Germany and the Allied powers of 1914-1918?",
-     "Treaty of Tordesillas", "Peace of Westphalia", "Treaty of Utrecht", "Treaty of Versailles"),
+    (
+        "A syllogism with two true premises and a valid form has a conclusion that is",
+        "probably false",
+        "meaningless",
+        "true",
+        "unknown",
+    ),
+    (
+        "Which treaty formally ended the war between Germany and the Allied powers of 1914-1918?",
+        "Treaty of Tordesillas",
+        "Peace of Westphalia",
+        "Treaty of Utrecht",
+        "Treaty of Versailles",
+    ),
     ("Utilitarian ethics judges an act chiefly by its", "consequences", "motives", "legality", "tradition"),
     ("In law, a contract usually requires an offer and", "a witness", "an acceptance", "a notary", "a judge"),
     ("The Rosetta Stone was decisive for reading", "Linear A", "Mayan glyphs", "Egyptian hieroglyphs", "runes"),
     ("Which city was the capital of the Byzantine Empire?", "Athens", "Ravenna", "Antioch", "Constantinople"),
     ("The philosopher who wrote that he thinks, therefore he is, was", "Descartes", "Hume", "Plato", "Kant"),
     ("A sonnet has traditionally how many lines?", "Eight", "Fourteen", "Twenty", "Ten"),
-    ("The printing press with movable type was introduced to Europe by",
-     "Galileo Galilei", "Leonardo da Vinci", "Johannes Gutenberg", "Martin Luther"),
+    (
+        "The printing press with movable type was introduced to Europe by",
+        "Galileo Galilei",
+        "Leonardo da Vinci",
+        "Johannes Gutenberg",
+        "Martin Luther",
+    ),
     ("Which river was central to the rise of ancient Egypt?", "Tigris", "Danube", "Indus", "Nile"),
     ("In Greek myth, the goddess of wisdom is", "Athena", "Hera", "Demeter", "Artemis"),
-    ("The power of a court to strike down a statute is called",
-     "habeas corpus", "judicial review", "eminent domain", "double jeopardy"),
-    ("Which movement in painting is linked with Claude Monet?",
-     "Cubism", "Surrealism", "Impressionism", "Baroque"),
+    (
+        "The power of a court to strike down a statute is called",
+        "habeas corpus",
+        "judicial review",
+        "eminent domain",
+        "double jeopardy",
+    ),
+    ("Which movement in painting is linked with Claude Monet?", "Cubism", "Surrealism", "Impressionism", "Baroque"),
     ("The Silk Road chiefly joined the Mediterranean with", "Iceland", "Australia", "Peru", "China"),
 )
 STEM = (
@@ -97,7 +116,9 @@ def off_target_panel(seed: int = 0, sources: PanelSources = PanelSources()) -> t
     for field in FIELDS:
         left = field_questions(field, "off_target", sources)
         if len(left) < PER_FIELD:
-            raise InputError(f"{sources.mmlu}: {field}: {len(left)} questions left for the off-target panel, not {PER_FIELD}")
+            raise InputError(
+                f"{sources.mmlu}: {field}: {len(left)} questions left for the off-target panel, not {PER_FIELD}"
+            )
         chosen = np.sort(generator.permutation(len(left))[:PER_FIELD])
         panel += [OffTargetPrompt(f"{field}/{left[i].id}", field, prompt_text(left[i])) for i in chosen]
     return tuple(panel)

@@ -75,7 +75,7 @@ class Pair:
         _check_lengths(self.id, self.source_ids, self.target_ids)
         if len(self.source_ids) < 2:
             raise InputError(f"pair {self.id}: a prompt needs at least two tokens, got {len(self.source_ids)}")
-        found = tuple(i for i, (a, b) in enumerate(zip(self.source_ids, self.target_ids)) if a != b)
+        found = tuple(i for i, (a, b) in enumerate(zip(self.source_ids, self.target_ids, strict=True)) if a != b)
         if found != tuple(self.positions):
             raise InputError(f"pair {self.id}: prompts differ at positions {found}, declared {tuple(self.positions)}")
         if not found:
@@ -214,7 +214,7 @@ def build_pair(encoder: Any, draft: Draft) -> Pair:
     for name, ids in (("source", source), ("target", target)):
         _check_special(encoder, draft, name, ids)
     _check_lengths(draft.id, source, target)
-    positions = tuple(i for i, (a, b) in enumerate(zip(source, target)) if a != b)
+    positions = tuple(i for i, (a, b) in enumerate(zip(source, target, strict=True)) if a != b)
     _check_edits(encoder, draft, texts, positions)
     return Pair(
         id=draft.id,

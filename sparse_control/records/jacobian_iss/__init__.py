@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sparse_control.errors import InputError
+from sparse_control.records.base import Record, read_record, read_record_lines
 from sparse_control.records.jacobian_iss.freeze import FreezeManifest
 from sparse_control.records.jacobian_iss.results import FactLayer, FactMean, IssSummary, RawIss
 from sparse_control.records.jacobian_iss.validation import (
@@ -15,8 +17,6 @@ from sparse_control.records.jacobian_iss.validation import (
     RankConvergence,
     SeedStability,
 )
-from sparse_control.records.base import Record, read_record, read_record_lines
-from sparse_control.errors import InputError
 
 
 @dataclass(frozen=True, kw_only=True)

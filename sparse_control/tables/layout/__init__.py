@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from sparse_control.records.jacobian_iss.freeze import Thresholds
+from sparse_control.tables.common import Records, rows_of
 from sparse_control.tables.layout import (
     alternatives,
     controls,
@@ -20,7 +21,6 @@ from sparse_control.tables.layout import (
 )
 from sparse_control.tables.layout.columns import EMPTY, MODEL, Layout
 from sparse_control.tables.layout.protocol import once_where_unsupported, score_rows
-from sparse_control.tables.common import Records, rows_of
 from sparse_control.tables.setup import preset
 
 __all__ = ["LAYOUTS", "PARTS", "Shown", "headline", "score_rows", "shown"]

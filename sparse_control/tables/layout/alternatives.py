@@ -1,5 +1,6 @@
 """How the named alternatives are shown."""
 
+from sparse_control.tables.alternatives import PASSES
 from sparse_control.tables.layout.columns import (
     EMPTY,
     Column,
@@ -13,7 +14,6 @@ from sparse_control.tables.layout.columns import (
     whole,
     yes_no,
 )
-from sparse_control.tables.alternatives import PASSES
 
 
 def _passing(row: Row) -> str:

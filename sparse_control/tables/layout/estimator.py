@@ -2,6 +2,7 @@
 
 from itertools import groupby
 
+from sparse_control.tables.layers import OUTSIDE, VALIDATED
 from sparse_control.tables.layout.columns import (
     EMPTY,
     Column,
@@ -15,7 +16,6 @@ from sparse_control.tables.layout.columns import (
     with_deviation,
     yes_no,
 )
-from sparse_control.tables.layers import OUTSIDE, VALIDATED
 
 
 def _columns_kept(row: Row) -> str:

@@ -68,9 +68,7 @@ LAYOUTS: dict[str, Layout] = {
             with_count(
                 lambda r: fixed(r["ratio_mean"], 2), lambda r: of(r["passes"], r["n_seeds"]), "02 Reversal\n≥ 2"
             ),
-            Column(
-                "03 Dose\nρ ≥ .95", lambda r: of(r["ordered"], r["n_seeds"]) if r["ordered"] is not None else EMPTY
-            ),
+            Column("03 Dose\nρ ≥ .95", lambda r: of(r["ordered"], r["n_seeds"]) if r["ordered"] is not None else EMPTY),
             out_of("hits", "endpoints", "04 Feedback\nhits"),
             with_count(
                 lambda r: significant(r["median"]),
