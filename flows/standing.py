@@ -11,7 +11,7 @@ from sparse_control.errors import InputError
 from sparse_control.files import read_json
 from sparse_control.records.jacobian_iss import FILES, read_iss_file
 from sparse_control.records.jacobian_iss.validation import ActionValidation, CorpusConvergence
-from sparse_control.records.paths import Tree
+from sparse_control.records.paths import ModelPaths
 from sparse_control.settings import Settings
 from sparse_control.stages.ladder import PREREGISTERED, Convergence, Evidence, Rung, climb, reporting, starting_size
 
@@ -36,7 +36,7 @@ def check_standing(root: Path, model: str, settings: Settings, corpus_sha256: st
     Raises:
         InputError: a file is missing or malformed, or the first difference from the settings.
     """
-    tree = Tree(root, model)
+    tree = ModelPaths(root, model)
     for path in _needed(tree, settings):
         _there(path)
     for path, field, found, expected in _differences(tree, settings, corpus_sha256):
@@ -49,11 +49,11 @@ def _there(path: Path) -> None:
         raise InputError(f"{path}: is missing; {MEND}")
 
 
-def _path(tree: Tree, field: str) -> Path:
+def _path(tree: ModelPaths, field: str) -> Path:
     return tree.base / FILES[field][0]
 
 
-def _needed(tree: Tree, settings: Settings) -> Iterator[Path]:
+def _needed(tree: ModelPaths, settings: Settings) -> Iterator[Path]:
     yield tree.states("calibration")
     yield tree.validation("whitening.json")
     fields = ("actions", "rank_convergence", "corpus_convergence", "seed_stability")
@@ -61,7 +61,7 @@ def _needed(tree: Tree, settings: Settings) -> Iterator[Path]:
         yield _path(tree, field)
 
 
-def _differences(tree: Tree, settings: Settings, corpus_sha256: str) -> Iterator[Difference]:
+def _differences(tree: ModelPaths, settings: Settings, corpus_sha256: str) -> Iterator[Difference]:
     layers, estimator = settings.iss.layers, settings.estimator
     whitening = tree.validation("whitening.json")
     content = read_json(whitening)
@@ -92,7 +92,7 @@ def _differences(tree: Tree, settings: Settings, corpus_sha256: str) -> Iterator
                 yield from _factors(tree, row, settings, corpus_sha256)
 
 
-def _states(tree: Tree, settings: Settings) -> Iterator[Difference]:
+def _states(tree: ModelPaths, settings: Settings) -> Iterator[Difference]:
     """As many calibration states of every layer as the settings have prompts."""
     from safetensors import SafetensorError, safe_open
 
@@ -108,7 +108,7 @@ def _states(tree: Tree, settings: Settings) -> Iterator[Difference]:
         yield path, f"states of layer {layer}", rows.get(str(layer)), n_prompts
 
 
-def _compared(tree: Tree, settings: Settings) -> Iterator[Difference]:
+def _compared(tree: ModelPaths, settings: Settings) -> Iterator[Difference]:
     """Every candidate of the window stands in the comparison with the references."""
     path, comparison = _path(tree, "comparison"), read_iss_file(tree.root, "comparison")
     estimator = settings.estimator
@@ -150,7 +150,7 @@ def _number(value: float | None) -> float:
     return math.nan if value is None else value
 
 
-def _factors(tree: Tree, row: ActionValidation, settings: Settings, corpus_sha256: str) -> Iterator[Difference]:
+def _factors(tree: ModelPaths, row: ActionValidation, settings: Settings, corpus_sha256: str) -> Iterator[Difference]:
     rule = reporting(_number(row.iss_seed_deviation), settings.validation)
     seeds = settings.estimator.sketch_seeds
     expected = {

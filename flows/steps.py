@@ -122,10 +122,10 @@ class OfficialIss:
 
     def _run(self, step: Step, stage: str) -> Receipt:
         """Run a step; once its receipt is kept, what the stage left for a run that goes on has had its day."""
-        from sparse_control.records.paths import Tree
+        from sparse_control.records.paths import ModelPaths
 
         (receipt,) = self.progress.run([step], below=self.root)
-        Tree(self.root, model_label(self.settings.model)).finish(stage)
+        ModelPaths(self.root, model_label(self.settings.model)).finish(stage)
         return receipt
 
 

@@ -1,4 +1,12 @@
-"""Where the stages read and write: the output tree of the source document, section 14."""
+"""Where everything that is measured is kept: the one place that spells file and folder names.
+
+    ROOT/MANIFEST.json, ROOT/code/HASH.json
+    ROOT/MODEL/jacobian_iss/...                     the output tree of the ISS source document, section 14
+    ROOT/MODEL/six_axis/TASK.SELECTOR.CONDITION.jsonl
+    ROOT/MODEL/nulls/NAME/jacobian_iss/...
+
+The committed root is `measurements/` in the project folder; runs of one's own are roots of the same shape.
+"""
 
 import shutil
 from dataclasses import dataclass
@@ -6,19 +14,43 @@ from pathlib import Path
 
 from sparse_control.code_hash import code_sha256, save_closure
 
+MEASUREMENTS = "measurements"  # the committed root, in the project folder
+JACOBIAN_ISS, SIX_AXIS, NULLS = "jacobian_iss", "six_axis", "nulls"  # folders of a model
 STAGES = tuple(f"sparse_control.stages.{name}" for name in ("a_reference", "b_validate", "c_freeze", "d_official"))
 
 
+def folder_name(model: str) -> str:
+    """The name of a model's folder: its own, with "--" for the "/" of a hub id."""
+    return model.replace("/", "--")
+
+
 @dataclass(frozen=True)
-class Tree:
-    """Paths of one model below `<root>/jacobian_iss`."""
+class ModelPaths:
+    """Paths of one model below a root.
+
+    Attributes:
+        root: the folder measured into.
+        model: as records call it.
+        null: what was taken away from model or corpus, where the paths are those of a null; else `none`.
+    """
 
     root: Path
     model: str
+    null: str = "none"
+
+    @property
+    def folder(self) -> Path:
+        """The folder that has `jacobian_iss/`: that of the model, or of one of its nulls."""
+        own = Path(self.root) / folder_name(self.model)
+        return own if self.null == "none" else own / NULLS / self.null
 
     @property
     def base(self) -> Path:
-        return Path(self.root) / "jacobian_iss"
+        return self.folder / JACOBIAN_ISS
+
+    def six_axis(self, task: str, selector: str, condition: str) -> Path:
+        """Records of one (task, selector, condition), a line a seed."""
+        return self.folder / SIX_AXIS / f"{task}.{selector}.{condition}.jsonl"
 
     def config(self, name: str) -> Path:
         return self.base / "configs" / f"{name}.yaml"

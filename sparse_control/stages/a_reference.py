@@ -18,7 +18,7 @@ from sparse_control.jacobian.preflight import check_derivatives
 from sparse_control.jacobian.qb import Factors
 from sparse_control.models import LanguageModel
 from sparse_control.receipt import Receipt
-from sparse_control.records.paths import Tree, save_stages_closure, stages_code_sha256
+from sparse_control.records.paths import ModelPaths, save_stages_closure, stages_code_sha256
 from sparse_control.settings import EstimatorSettings, Settings
 from sparse_control.stages.calibration import Calibration, calibration_queries, load_calibration
 from sparse_control.stages.checkpoint import Checkpoint, load_part, save_part
@@ -76,7 +76,7 @@ def run(*, corpus: Path, root: Path, settings: Settings, keep_unfinished: bool =
         corpus: a built corpus folder.
         root: results root.
         settings: one preset.
-        keep_unfinished: leave what was kept for a run that goes on, for a caller that removes it (`Tree.finish`).
+        keep_unfinished: leave what was kept for a run that goes on, for a caller that removes it (`ModelPaths.finish`).
 
     Raises:
         InputError: ranks or layers that do not fit the model, a corpus that is too small, a model not fetched, or
@@ -237,7 +237,7 @@ def _compared(settings: EstimatorSettings, in_window: bool) -> Iterator[tuple[st
         yield from ((other, oversampling, settings.power_iterations[0], rank) for rank in settings.ranks)
 
 
-def _compare_layer(tree: Tree, layer: int, calibration: Calibration, settings: Settings) -> dict:
+def _compare_layer(tree: ModelPaths, layer: int, calibration: Calibration, settings: Settings) -> dict:
     """One row per estimator with the statistics of section 5.4, preregistered seed; and the noise floor."""
     size, seed = settings.estimator.corpus_sizes[-1], settings.estimator.sketch_seeds[0]
     matrix = load_reference(tree.reference(layer), [size])[size]
@@ -305,7 +305,7 @@ def rank_agreement(exact: np.ndarray, estimated: np.ndarray) -> float | None:
     return float(spearmanr(exact[both], estimated[both]).statistic)
 
 
-def _noise_floor(tree: Tree, layer: int, calibration: Calibration, lam_rel: float, width: int) -> dict:
+def _noise_floor(tree: ModelPaths, layer: int, calibration: Calibration, lam_rel: float, width: int) -> dict:
     """Two disjoint halves of the corpus against each other: no claim is made below these errors."""
     tensors = load_tensors(tree.reference(layer))
     first, second = tensors["half0"].double(), tensors["half1"].double()

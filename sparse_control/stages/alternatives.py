@@ -36,7 +36,7 @@ from sparse_control.jacobian.store import save_factors
 from sparse_control.models import LanguageModel
 from sparse_control.models.stream import residual_stream
 from sparse_control.receipt import Receipt
-from sparse_control.records.paths import Tree
+from sparse_control.records.paths import ModelPaths
 from sparse_control.settings import Settings
 from sparse_control.stages.a_reference import rank_agreement
 from sparse_control.stages.calibration import Calibration, load_calibration
@@ -66,7 +66,7 @@ def run(*, corpus: Path, root: Path, settings: Settings, keep_unfinished: bool =
         corpus: a built corpus folder.
         root: results root with stage A's references and calibration states.
         settings: one preset.
-        keep_unfinished: leave what was kept for a run that goes on, for a caller that removes it (`Tree.finish`).
+        keep_unfinished: leave what was kept for a run that goes on, for a caller that removes it (`ModelPaths.finish`).
 
     Raises:
         InputError: settings without references, references that are missing or of another model or corpus, ranks or
@@ -106,11 +106,11 @@ def last_token_states(lm: LanguageModel, input_ids: np.ndarray, layers: list[int
     return {layer: streams[:, index] for index, layer in enumerate(layers)}
 
 
-def _part(tree: Tree, layer: int) -> Path:
+def _part(tree: ModelPaths, layer: int) -> Path:
     return tree.unfinished(NAME) / f"layer_{layer}.json"
 
 
-def _remove_stale(tree: Tree, kept: set[Path]) -> None:
+def _remove_stale(tree: ModelPaths, kept: set[Path]) -> None:
     """Remove factors that an earlier run chose and this one did not."""
     for estimator in ESTIMATORS:
         for folder in tree.alternative(estimator, 0).parent.glob("*"):

@@ -61,7 +61,7 @@ def run(*, corpus: Path, root: Path, settings: Settings, keep_unfinished: bool =
     """Climb the ladder on every layer that is still to do; write the attempts, the studies and the factors that passed.
 
     Args:
-        keep_unfinished: leave what was kept for a run that goes on, for a caller that removes it (`Tree.finish`).
+        keep_unfinished: leave what was kept for a run that goes on, for a caller that removes it (`ModelPaths.finish`).
 
     Raises:
         InputError: as `run_layer`.

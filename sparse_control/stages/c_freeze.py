@@ -9,7 +9,7 @@ from sparse_control.corpus import load_corpus
 from sparse_control.errors import InputError
 from sparse_control.files import read_json, read_json_lines, sha256_file, write_json, write_text
 from sparse_control.receipt import Receipt
-from sparse_control.records.paths import Tree, save_stages_closure, stages_code_sha256
+from sparse_control.records.paths import ModelPaths, save_stages_closure, stages_code_sha256
 from sparse_control.settings import Settings
 from sparse_control.stages.ladder import PREREGISTERED
 
@@ -41,8 +41,8 @@ def run(*, corpus: Path, root: Path, settings: Settings) -> Receipt:
         InputError: stage B's files are missing.
     """
     windows = load_corpus(corpus)
-    whitening = read_json(Tree(root, settings.model).validation("whitening.json"))
-    tree = Tree(root, whitening["model"])  # the name stage B filed the model under
+    whitening = read_json(ModelPaths(root, settings.model).validation("whitening.json"))
+    tree = ModelPaths(root, whitening["model"])  # the name stage B filed the model under
     layers: dict[str, dict[str, Any]] = {
         str(layer): {"status": "unresolved", "step": None} for layer in settings.iss.layers
     }
@@ -90,12 +90,12 @@ def run(*, corpus: Path, root: Path, settings: Settings) -> Receipt:
     return Receipt.of(root, [*(tree.config(name) for name in configs), tree.manifest])
 
 
-def factor_folders(tree: Tree, layer: int, frozen: dict[str, Any]) -> list[Path]:
+def factor_folders(tree: ModelPaths, layer: int, frozen: dict[str, Any]) -> list[Path]:
     """The factors of a validated layer, one folder per reported sketch seed, the preregistered one first."""
     return [tree.factors(layer), *(tree.factors(layer, seed) for seed in frozen["seeds"][1:])]
 
 
-def load_manifest(tree: Tree, accept_code: str | None = None) -> dict[str, Any]:
+def load_manifest(tree: ModelPaths, accept_code: str | None = None) -> dict[str, Any]:
     """The freeze manifest, after checking every file it lists and the code it was made by.
 
     Args:

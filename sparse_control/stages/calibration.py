@@ -9,7 +9,7 @@ from torch import Tensor
 from sparse_control.iss.benchmark import Query, load_queries
 from sparse_control.iss.score import encode_labels, internal_state_stability, residualise
 from sparse_control.iss.shrinkage import shrinkage_lam_rel
-from sparse_control.records.paths import Tree
+from sparse_control.records.paths import ModelPaths
 from sparse_control.seeds import stream
 from sparse_control.settings import Settings
 from sparse_control.stages.states import load_tensors
@@ -81,7 +81,7 @@ class Calibration:
         return self.states[layer][self.held_out]
 
 
-def load_calibration(tree: Tree, settings: Settings) -> Calibration:
+def load_calibration(tree: ModelPaths, settings: Settings) -> Calibration:
     """Read what stage A saved.
 
     Raises:

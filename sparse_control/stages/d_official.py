@@ -38,7 +38,7 @@ def run(
 
     Args:
         accept_code: why a freeze made by other code is good enough, in words; it is kept in the summary.
-        keep_unfinished: leave what was kept for a run that goes on, for a caller that removes it (`Tree.finish`).
+        keep_unfinished: leave what was kept for a run that goes on, for a caller that removes it (`ModelPaths.finish`).
 
     Raises:
         InputError: no freeze manifest, anything it lists changed, other settings than the frozen ones, other code

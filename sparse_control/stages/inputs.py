@@ -11,7 +11,7 @@ from sparse_control.corpus import Corpus, load_corpus
 from sparse_control.errors import InputError
 from sparse_control.files import read_json, sha256_file, sha256_json
 from sparse_control.models import LanguageModel, load_model
-from sparse_control.records.paths import Tree, stages_code_sha256
+from sparse_control.records.paths import ModelPaths, stages_code_sha256
 from sparse_control.settings import Settings
 from sparse_control.stages.checkpoint import Key
 from sparse_control.stages.nulls import as_null
@@ -28,7 +28,7 @@ class Inputs:
 
     lm: LanguageModel
     windows: Corpus
-    tree: Tree
+    tree: ModelPaths
     key: Key
 
 
@@ -52,7 +52,7 @@ def open_inputs(corpus: Path, root: Path, settings: Settings) -> Inputs:
         "settings": sha256_json(settings.model_dump(exclude={"protocol", "preset", "model", "dtype", "null"})),
         "code": stages_code_sha256(),
     }
-    return Inputs(lm, windows, Tree(root, lm.name), key)
+    return Inputs(lm, windows, ModelPaths(root, lm.name), key)
 
 
 def source_metadata(inputs: Inputs, settings: Settings) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from sparse_control.code_hash import PACKAGES, code_closure
 from sparse_control.figures.curves import FOLDER
 from sparse_control.files import read_text
 from sparse_control.project import project_folder
-from sparse_control.records.paths import Tree
+from sparse_control.records.paths import ModelPaths
 from sparse_control.settings import Settings
 
 HEADER = """\
@@ -97,7 +97,7 @@ def stages(settings: Settings, root: Path) -> list[Stage]:
         root: the project folder, for what has been measured there.
     """
     root = Path(root)
-    tree = Tree(Path(), settings.model)
+    tree = ModelPaths(Path(), settings.model)
     preset = f"presets.{settings.preset}"
     run = f"python -m sparse_control.stages {{}} --preset {settings.preset}"
     windows = settings.estimator.reference_layers == "window"

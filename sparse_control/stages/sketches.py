@@ -10,7 +10,7 @@ from torch import Tensor
 from sparse_control.jacobian.operator import DenseOperator, Operator, corpus_operator, nested_actions
 from sparse_control.jacobian.qb import Factors, randomized_qb
 from sparse_control.models.language_model import LanguageModel
-from sparse_control.records.paths import Tree
+from sparse_control.records.paths import ModelPaths
 from sparse_control.settings import EstimatorSettings
 from sparse_control.stages.states import load_tensors
 
@@ -79,7 +79,7 @@ def load_reference(path: Path, sizes: Sequence[int]) -> dict[int, Tensor]:
 
 
 def layer_estimators(
-    tree: Tree, settings: EstimatorSettings, layer: int, lm: LanguageModel | None, corpus_ids: np.ndarray | None
+    tree: ModelPaths, settings: EstimatorSettings, layer: int, lm: LanguageModel | None, corpus_ids: np.ndarray | None
 ) -> LayerEstimators:
     """The estimators of a layer: over the exact reference where the settings have one, else matrix-free."""
     reference = load_reference(tree.reference(layer), settings.corpus_sizes) if settings.reference else None

@@ -328,10 +328,10 @@ def test_corpus_metadata(tmp_path, watch, faults):
 
 
 def test_freeze_manifest(tmp_path, watch, faults):
-    from sparse_control.records.paths import Tree, stages_code_sha256
+    from sparse_control.records.paths import ModelPaths, stages_code_sha256
     from sparse_control.stages.c_freeze import load_manifest
 
-    tree = Tree(tmp_path, "small")
+    tree = ModelPaths(tmp_path, "small")
     config = tree.config("layer_windows")
     config.parent.mkdir(parents=True)
     config.write_text("a: 1\n")

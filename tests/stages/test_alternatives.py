@@ -23,7 +23,7 @@ from sparse_control.jacobian.alternatives import (
 from sparse_control.jacobian.operator import DenseOperator
 from sparse_control.models import load_model
 from sparse_control.models.stream import residual_stream
-from sparse_control.records.paths import Tree
+from sparse_control.records.paths import ModelPaths
 from sparse_control.settings import Settings
 from sparse_control.stages import a_reference, alternatives, b_validate, c_freeze
 from sparse_control.stages.calibration import load_calibration
@@ -82,7 +82,7 @@ def test_official_files_stay_byte_identical(official, judged, settings):
     assert {name: after[name] for name in before} == before
     new = set(after) - set(before)
     assert FILE in new and all(name.startswith(("jacobian_iss/alternatives/", "code/", FILE)) for name in new)
-    c_freeze.load_manifest(Tree(root, "small"))  # the freeze still holds
+    c_freeze.load_manifest(ModelPaths(root, "small"))  # the freeze still holds
     assert receipt.broken(root) == [] and FILE in dict(receipt.files)
 
 
@@ -113,7 +113,7 @@ def test_verdicts_are_those_of_the_official_rule(judged, settings):
 @pytest.mark.parametrize("name", ["svd", "qb_deflated", "qb_activation", "output_sketch"])
 def test_every_figure_by_a_plain_recomputation(judged, settings, small_corpus, name):
     """Dense matrices, separate runs at k and 2k for every seed, and the formulas as they are written."""
-    tree, layer, k, p = Tree(judged[0], "small"), 2, 8, 2
+    tree, layer, k, p = ModelPaths(judged[0], "small"), 2, 8, 2
     calibration, matrix = load_calibration(tree, settings), load_reference(tree.reference(layer), [8])[8]
     windows = load_corpus(small_corpus).input_ids
     probes = residual_stream(load_model(settings.model), torch.as_tensor(windows))[:, layer]
@@ -187,7 +187,7 @@ def test_a_sketch_has_no_action_and_is_never_accepted(judged):
 
 def test_the_smallest_passing_rank_is_kept_and_reproduces_its_row(judged, settings):
     root, _ = judged
-    tree, rows = Tree(root, "small"), read_json_lines(root / FILE)
+    tree, rows = ModelPaths(root, "small"), read_json_lines(root / FILE)
     calibration = load_calibration(tree, settings)
     kept = [row for row in rows if row["chosen"]]
     passing = {(row["layer"], row["estimator"]) for row in rows if row["passed"]}
@@ -211,7 +211,7 @@ def test_the_smallest_passing_rank_is_kept_and_reproduces_its_row(judged, settin
 
 def test_a_rerun_is_byte_identical_and_drops_what_is_no_longer_chosen(judged, tmp_path, settings, small_corpus):
     root = shutil.copytree(judged[0], tmp_path / "root")
-    stale = Tree(root, "small").alternative("svd", 1)
+    stale = ModelPaths(root, "small").alternative("svd", 1)
     shutil.copytree(next((root / "jacobian_iss/alternatives").rglob("metadata.json")).parent, stale)
     receipt = alternatives.run(corpus=small_corpus, root=root, settings=settings)
     assert not stale.exists() and contents(root) == contents(judged[0]) and receipt == judged[1]

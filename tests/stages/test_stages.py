@@ -14,7 +14,7 @@ from sparse_control.iss import benchmark
 from sparse_control.jacobian import exact, exact_jacobian
 from sparse_control.jacobian.store import REQUIRED_METADATA, load_factors
 from sparse_control.models import load_model
-from sparse_control.records.paths import Tree
+from sparse_control.records.paths import ModelPaths
 from sparse_control.settings import Settings
 from sparse_control.stages import a_reference, b_validate, c_freeze, d_official, inputs
 from sparse_control.stages.states import load_tensors
@@ -405,7 +405,7 @@ def test_all_layers_have_references_where_asked_for(tmp_path, small_settings, sm
     ],
 )
 def test_a_freeze_manifest_of_another_shape_is_refused(root, damage, message):
-    tree = Tree(root, "small")
+    tree = ModelPaths(root, "small")
     content = read_json(tree.manifest)
     damage(content)
     write_json(tree.manifest, content)
@@ -425,7 +425,7 @@ def test_a_freeze_manifest_of_another_shape_is_refused(root, damage, message):
     ],
 )
 def test_validation_takes_only_its_own_references(root, small_settings, small_corpus, damage, message):
-    path = Tree(root, "small").reference_metadata
+    path = ModelPaths(root, "small").reference_metadata
     content = read_json(path)
     damage(content)
     write_json(path, content)
@@ -444,7 +444,7 @@ def test_validation_takes_only_its_own_references(root, small_settings, small_co
     ],
 )
 def test_official_stage_takes_only_factors_of_this_model_and_setting(root, small_settings, small_corpus, name, value):
-    tree = Tree(root, "small")
+    tree = ModelPaths(root, "small")
     manifest = read_json(tree.manifest)
     layer = next(layer for layer, frozen in manifest["layers"].items() if frozen["status"] == "validated")
     path = tree.factors(int(layer)) / "metadata.json"
