@@ -72,13 +72,13 @@ def _differences(tree: ModelPaths, settings: Settings, corpus_sha256: str) -> It
 
     yield from _states(tree, settings)
     path = _path(tree, "seed_stability")
-    for row in read_iss_file(tree.root, "seed_stability"):
+    for row in read_iss_file(tree, "seed_stability"):
         yield path, "seeds", row.seeds, estimator.sketch_seeds
     if estimator.reference:
         yield from _compared(tree, settings)
 
-    sizes = read_iss_file(tree.root, "corpus_convergence")
-    actions = read_iss_file(tree.root, "actions")
+    sizes = read_iss_file(tree, "corpus_convergence")
+    actions = read_iss_file(tree, "actions")
     for field, rows in (("corpus_convergence", sizes), ("actions", actions)):
         yield _path(tree, field), "layers", sorted({row.layer for row in rows}), sorted(layers)
     for layer in layers:
@@ -110,7 +110,7 @@ def _states(tree: ModelPaths, settings: Settings) -> Iterator[Difference]:
 
 def _compared(tree: ModelPaths, settings: Settings) -> Iterator[Difference]:
     """Every candidate of the window stands in the comparison with the references."""
-    path, comparison = _path(tree, "comparison"), read_iss_file(tree.root, "comparison")
+    path, comparison = _path(tree, "comparison"), read_iss_file(tree, "comparison")
     estimator = settings.estimator
     yield path, "corpus_size", comparison.corpus_size, estimator.corpus_sizes[-1]
     candidates = sorted(product(estimator.ranks, estimator.oversampling, estimator.power_iterations))

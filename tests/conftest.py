@@ -45,7 +45,7 @@ def built_whole_root(tmp_path_factory):
     """With the nulls and the medium model."""
     from tests.support.measured_root import build_root
 
-    return build_root(tmp_path_factory.mktemp("whole_root"), subroots=True)
+    return build_root(tmp_path_factory.mktemp("whole_root"), whole=True)
 
 
 @pytest.fixture

@@ -49,7 +49,7 @@ def root_option(function: Callable[..., Any]) -> Callable[..., Any]:
     """`--root` of the commands that read measurements."""
     return click.option(
         "--root", type=Folder(), default=None, metavar="DIR",
-        help="Folder with measurements/, jacobian_iss/ and paper/tables/; the project folder by default.",
+        help="Folder that was measured into; measurements/ of the project by default.",
     )(function)  # fmt: skip
 
 

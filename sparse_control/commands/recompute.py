@@ -11,13 +11,14 @@ from sparse_control.project import project_folder
 
 @click.command()
 @root_option
-@click.option("--out", type=Folder(), default=None, metavar="DIR", help="Default: paper/tables of the root.")
+@click.option("--out", type=Folder(), default=None, metavar="DIR", help="Default: tables/ of the root's paper folder.")
 def reproduce(root: Path | None, out: Path | None) -> None:
     """Recompute every table from the saved measurements; LaTeX, CSV and HTML."""
     from sparse_control.records.manifest import changed_measurements
+    from sparse_control.records.paths import committed_root
     from sparse_control.tables.render import reproduce as render_root
 
-    root = root or project_folder()
+    root = root or committed_root(project_folder())
     paths = render_root(root, out)
     if changed := changed_measurements(root):
         click.echo(
@@ -32,9 +33,11 @@ def reproduce(root: Path | None, out: Path | None) -> None:
 @click.option("-v", "--verbose", is_flag=True, help="Every check, not only failures, warnings and skips.")
 def verify(root: Path | None, as_json: bool, verbose: bool) -> None:
     """Check hashes, records, tables, claims and provenance."""
+    from sparse_control.records.paths import committed_root
     from sparse_control.verify import verify as run_checks
 
-    checks = run_checks(root or project_folder(), project_folder())
+    project = project_folder()
+    checks = run_checks(root or committed_root(project), project)
     counted = [check for check in checks if check.status in ("ok", "FAIL")]
     failed = sum(check.status == "FAIL" for check in counted)
     if as_json:

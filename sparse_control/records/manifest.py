@@ -1,14 +1,13 @@
-"""MANIFEST.json: the SHA-256 of every measurement, binary and rendered table of a root.
+"""The SHA-256 of every measured and of every rendered file, in two ledgers with one writer each.
 
-Its parts have two writers. A measuring run records measurements and binaries (`write_manifest`), `reproduce` records
-tables (`write_table_manifest`); so a measurement that changed after it was made is never blessed by rendering it.
-The nulls and the medium model are roots of their own below a root, each with its manifest; their tables stand among
-those of the root.
+`ROOT/MANIFEST.json` holds measurements and binaries and is written by the runs that measured them; `PAPER/MANIFEST.json`
+holds rendered files and is written by `reproduce`. So a measurement that changed after it was made is never blessed by
+rendering it.
 """
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import Field
 
@@ -16,59 +15,73 @@ from sparse_control.errors import InputError
 from sparse_control.files import sha256_file, write_json
 from sparse_control.project import project_folder
 from sparse_control.records.base import Record, RelativePath, Sha256, read_record, validate
+from sparse_control.records.listing import files_below
+from sparse_control.records.paths import (
+    FIGURES,
+    JACOBIAN_ISS,
+    NULLS,
+    SIX_AXIS,
+    TABLES,
+    committed_root,
+    model_folders,
+)
 
 NAME = "MANIFEST.json"
-SCHEMA = "manifest/1"
 MEASURED = (".json", ".jsonl", ".yaml")
 BINARY = (".pt", ".safetensors")  # references, factors, states: large, and not in git
-RENDERED = (".tex", ".csv", ".html")
-UNFINISHED = "jacobian_iss/checkpoints/"  # work of a run, never a result
-SUB_ROOTS = ("nulls/shuffled_tokens", "nulls/redrawn_weights", "experiment_b")
+RENDERED = (".tex", ".csv", ".html", ".pdf", ".svg", ".png")
+
+_MODEL = rf"^[^/]+/(({JACOBIAN_ISS}|{SIX_AXIS})/|{NULLS}/[^/]+/{JACOBIAN_ISS}/)"
+Measured = Annotated[RelativePath, Field(pattern=_MODEL)]
+Rendered = Annotated[RelativePath, Field(pattern=f"^({TABLES}|{FIGURES})/")]
 
 
 class Manifest(Record):
-    """Relative path -> SHA-256, forward slashes."""
+    """ROOT/MANIFEST.json: path relative to the root, with forward slashes -> SHA-256."""
 
-    schema_: str = Field(default=SCHEMA, alias="schema", pattern=r"^manifest/1$")
-    measurements: dict[Annotated[RelativePath, Field(pattern=r"^(measurements|jacobian_iss)/")], Sha256] = {}
-    binaries: dict[Annotated[RelativePath, Field(pattern="^jacobian_iss/")], Sha256] = {}
-    tables: dict[Annotated[RelativePath, Field(pattern="^paper/tables/")], Sha256] = {}
+    schema_: Literal["manifest/1"] = Field(default="manifest/1", alias="schema")
+    measurements: dict[Measured, Sha256] = {}
+    binaries: dict[Measured, Sha256] = {}
 
 
-def _files(root: Path, folders: tuple[str, ...], suffixes: tuple[str, ...]) -> list[str]:
-    found = (path for folder in folders for path in Path(root, folder).rglob("*"))
-    return sorted(
-        name
-        for path in found
-        if path.suffix in suffixes and path.is_file() and not path.name.startswith(".")
-        if not (name := path.relative_to(root).as_posix()).startswith(UNFINISHED)
-    )
+class RenderedManifest(Record):
+    """PAPER/MANIFEST.json: path relative to the paper folder -> SHA-256."""
+
+    schema_: Literal["rendered/1"] = Field(default="rendered/1", alias="schema")
+    files: dict[Rendered, Sha256] = {}
+
+
+# --- listings -------------------------------------------------------------------------------------------------------
+
+
+def _of_models(root: Path, suffixes: tuple[str, ...]) -> list[str]:
+    found = [path for model in model_folders(root) for path in files_below(Path(root, model), *suffixes)]
+    return [path.relative_to(root).as_posix() for path in found]
 
 
 def measured_files(root: Path) -> list[str]:
-    """Relative paths of every measurement: json, jsonl and yaml files below measurements/ and jacobian_iss/."""
-    return _files(Path(root), ("measurements", "jacobian_iss"), MEASURED)
+    """Paths relative to `root` of every measurement: the json, jsonl and yaml files of its models."""
+    return _of_models(root, MEASURED)
 
 
 def binary_files(root: Path) -> list[str]:
-    """Relative paths of every tensor file below jacobian_iss/."""
-    return _files(Path(root), ("jacobian_iss",), BINARY)
+    """Paths relative to `root` of every tensor file of its models."""
+    return _of_models(root, BINARY)
 
 
-def sub_roots(root: Path) -> list[str]:
-    """The roots of the nulls and of the medium model below `root`, those with measurements."""
-    return [name for name in SUB_ROOTS if measured_files(Path(root, name))]
+def rendered_files(paper: Path) -> list[str]:
+    """Paths relative to `paper` of every file that is rendered, or has been put among those."""
+    found = [path for folder in (TABLES, FIGURES) for path in files_below(Path(paper, folder), *RENDERED)]
+    return [path.relative_to(paper).as_posix() for path in found]
 
 
 def where_measured() -> str:
-    """Where measurements are to be had: in a folder below runs/ of the project, or from git or a new run."""
+    """Where measurements are to be had: the committed ones, those of a run, or from git or a new run."""
     project = project_folder()
-    found = [path for path in sorted((project / "runs").glob("*")) if measured_files(path)]
+    roots = (committed_root(project), *sorted((project / "runs").glob("*")))
+    found = [path for path in roots if path.is_dir() and model_folders(path)]
     if not found:
-        return (
-            "restore them from git (`git checkout -- measurements jacobian_iss`), "
-            "or `make run` and then --root runs/smoke"
-        )
+        return "restore them from git (`git checkout -- measurements`), or `make run` and then --root runs/smoke"
     names = [str(path.relative_to(project) if project == Path.cwd() else path) for path in found]
     return f"there are some in {', '.join(names)}: add --root {names[0]}"
 
@@ -77,17 +90,17 @@ def check_root(root: Path) -> None:
     """Refuse a folder without measurements.
 
     Raises:
-        InputError: no such folder, or nothing below measurements/ and jacobian_iss/.
+        InputError: no such folder, no measurements of any model in it, or one that a link leads out of.
     """
     if not Path(root).is_dir():
-        raise InputError(f"{root}: no such folder with measurements/ and jacobian_iss/; {where_measured()}")
+        raise InputError(f"{root}: no such folder with measurements; {where_measured()}")
     if not measured_files(root):
-        raise InputError(f"{root}: no measurements below measurements/ or jacobian_iss/; {where_measured()}")
+        raise InputError(f"{root}: no measurements of any model; {where_measured()}")
 
 
-def table_files(root: Path) -> list[str]:
-    """Relative paths of every rendered file below paper/tables/."""
-    return _files(Path(root), ("paper/tables",), RENDERED)
+# --- ledgers --------------------------------------------------------------------------------------------------------
+
+Ledger = TypeVar("Ledger", Manifest, RenderedManifest)
 
 
 def read_manifest(root: Path) -> Manifest | None:
@@ -100,20 +113,30 @@ def read_manifest(root: Path) -> Manifest | None:
     return read_record(Manifest, path) if path.exists() else None
 
 
-def _write(root: Path, content: Manifest) -> Path:
-    path = Path(root, NAME)
-    value = content.model_dump(by_alias=True)
-    validate(Manifest, value, str(path))  # never one that cannot be read again
+def read_rendered_manifest(paper: Path) -> RenderedManifest | None:
+    """The manifest of the rendered files; None where there is none.
+
+    Raises:
+        InputError: as `read_manifest`.
+    """
+    path = Path(paper, NAME)
+    return read_record(RenderedManifest, path) if path.exists() else None
+
+
+def _write(folder: Path, ledger: Ledger) -> Path:
+    path = Path(folder, NAME)
+    value = ledger.model_dump(by_alias=True)
+    validate(type(ledger), value, str(path))  # never one that cannot be read again
     write_json(path, value)
     return path
 
 
-def _hashes(root: Path, names: list[str]) -> dict[str, str]:
-    return {name: sha256_file(Path(root, name)) for name in names}
+def _hashes(folder: Path, names: Iterable[str]) -> dict[str, str]:
+    return {name: sha256_file(Path(folder, name)) for name in sorted(names)}
 
 
 def write_manifest(root: Path, names: Iterable[str]) -> Path:
-    """Record what a run measured into `root`, as it stands; for the run that made it. Tables keep their entries.
+    """Record what a run measured into `root`; for the run that made it.
 
     Args:
         root: the folder measured into.
@@ -125,19 +148,21 @@ def write_manifest(root: Path, names: Iterable[str]) -> Path:
     old, names = read_manifest(root) or Manifest(), set(names)
     parts = {}
     for part, present in (("measurements", measured_files(root)), ("binaries", binary_files(root))):
-        hashes = _hashes(root, sorted(names.intersection(present)))
-        parts[part] = dict(sorted((getattr(old, part) | hashes).items()))
+        parts[part] = dict(sorted((getattr(old, part) | _hashes(root, names.intersection(present))).items()))
     return _write(root, old.model_copy(update=parts))
 
 
-def write_table_manifest(root: Path) -> Path:
-    """Record the tables of `root` as they stand. Measurements keep their entries, changed or not.
+def write_rendered_manifest(paper: Path, names: Iterable[str]) -> Path:
+    """Record every file that `reproduce` rendered; for `reproduce` alone.
+
+    Args:
+        paper: the folder rendered into.
+        names: all that was rendered, relative to `paper`; no other entry stays.
 
     Raises:
         InputError: as `write_manifest`.
     """
-    old = read_manifest(root) or Manifest()
-    return _write(root, old.model_copy(update={"tables": _hashes(root, table_files(root))}))
+    return _write(paper, RenderedManifest(files=_hashes(paper, names)))
 
 
 def changed_measurements(root: Path) -> list[str]:
@@ -149,3 +174,6 @@ def changed_measurements(root: Path) -> list[str]:
     listed = (read_manifest(root) or Manifest()).measurements
     present = _hashes(root, measured_files(root))
     return sorted(name for name in {*listed, *present} if listed.get(name) != present.get(name))
+
+
+SUB_ROOTS: tuple[str, ...] = ()  # verify and provenance are about to read by model

@@ -1,27 +1,56 @@
 """Where everything that is measured is kept: the one place that spells file and folder names.
 
-    ROOT/MANIFEST.json, ROOT/code/HASH.json
+    ROOT/MANIFEST.json, ROOT/README.md, ROOT/code/HASH.json
     ROOT/MODEL/jacobian_iss/...                     the output tree of the ISS source document, section 14
     ROOT/MODEL/six_axis/TASK.SELECTOR.CONDITION.jsonl
     ROOT/MODEL/nulls/NAME/jacobian_iss/...
 
-The committed root is `measurements/` in the project folder; runs of one's own are roots of the same shape.
+The committed root is `measurements/` in the project folder; runs of one's own are roots of the same shape. What is
+rendered is in `paper/` of the project folder for the committed root, and in `ROOT/paper/` for any other one:
+
+    PAPER/MANIFEST.json, PAPER/tables/..., PAPER/figures/...
 """
 
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, get_args
 
 from sparse_control.code_hash import code_sha256, save_closure
+from sparse_control.records.listing import folders_in
 
 MEASUREMENTS = "measurements"  # the committed root, in the project folder
+PAPER, TABLES, FIGURES = "paper", "tables", "figures"  # what is rendered
 JACOBIAN_ISS, SIX_AXIS, NULLS = "jacobian_iss", "six_axis", "nulls"  # folders of a model
+Null = Literal["none", "shuffled_tokens", "redrawn_weights"]  # what was taken away from model or corpus, if anything
+NULL_NAMES = get_args(Null)[1:]
 STAGES = tuple(f"sparse_control.stages.{name}" for name in ("a_reference", "b_validate", "c_freeze", "d_official"))
 
 
 def folder_name(model: str) -> str:
     """The name of a model's folder: its own, with "--" for the "/" of a hub id."""
     return model.replace("/", "--")
+
+
+def committed_root(project: Path) -> Path:
+    """The measurements that the paper is of."""
+    return Path(project, MEASUREMENTS)
+
+
+def paper_folder(root: Path, project: Path) -> Path:
+    """Where the tables and figures of `root` are rendered: `paper/` of the project for its committed root, else its own."""
+    committed = Path(root).resolve() == committed_root(project).resolve()
+    return Path(project if committed else root, PAPER)
+
+
+def model_folders(root: Path) -> list[str]:
+    """Names of the folders of `root` that hold a model's measurements, in order of the name.
+
+    Raises:
+        InputError: a folder in `root`, or one of a model's, is a symbolic link.
+    """
+    parts = {JACOBIAN_ISS, SIX_AXIS, NULLS}
+    return [path.name for path in folders_in(root) if parts & {inner.name for inner in folders_in(path)}]
 
 
 @dataclass(frozen=True)
@@ -36,7 +65,7 @@ class ModelPaths:
 
     root: Path
     model: str
-    null: str = "none"
+    null: Null = "none"
 
     @property
     def folder(self) -> Path:
@@ -48,9 +77,25 @@ class ModelPaths:
     def base(self) -> Path:
         return self.folder / JACOBIAN_ISS
 
+    @property
+    def nulls(self) -> tuple["ModelPaths", ...]:
+        """The nulls of this model that were measured, the known ones first.
+
+        Raises:
+            InputError: a folder among them is a symbolic link.
+        """
+        found = [path.name for path in folders_in(self.folder / NULLS) if (path / JACOBIAN_ISS).is_dir()]
+        known = [name for name in NULL_NAMES if name in found]
+        names = known + [name for name in found if name not in NULL_NAMES]
+        return tuple(ModelPaths(self.root, self.model, name) for name in names)
+
+    @property
+    def six_axis_folder(self) -> Path:
+        return self.folder / SIX_AXIS
+
     def six_axis(self, task: str, selector: str, condition: str) -> Path:
         """Records of one (task, selector, condition), a line a seed."""
-        return self.folder / SIX_AXIS / f"{task}.{selector}.{condition}.jsonl"
+        return self.six_axis_folder / f"{task}.{selector}.{condition}.jsonl"
 
     def config(self, name: str) -> Path:
         return self.base / "configs" / f"{name}.yaml"

@@ -1,10 +1,10 @@
 """The six-axis record: one line for one seed, with every readout the statistics need and nothing derived from them.
 
-`measurements/{model}/{task}.{selector}.{condition}.jsonl`; margins and other readouts are in logits.
+Files are named by `ModelPaths.six_axis`; margins and other readouts are in logits.
 """
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 from pydantic import Field, model_validator
 
@@ -19,9 +19,31 @@ from sparse_control.records.base import (
     read_record_lines,
     same_length,
 )  # fmt: skip
+from sparse_control.records.listing import files_below
+from sparse_control.records.paths import ModelPaths, model_folders
 
+# P: direction of the evaluation pair; F: mean over the fitting split; O: that mean, each pair by its orientation
+Condition = Literal["P", "F", "O"]
+CONDITIONS = get_args(Condition)
 SiteName = Annotated[str, Field(pattern=r"^L\d+\.(head\.\d+|mlp|resid)@-?\d+$")]
 Readouts = Annotated[list[float], Field(min_length=1)]
+
+
+class RecordKey(NamedTuple):
+    """What a record is of; unique over a root. Sorts by model, task, selector, condition and seed."""
+
+    model: str
+    task: str
+    selector: str
+    condition: str
+    seed: int
+
+    def file(self, root: Path) -> Path:
+        """The file that the record is in, with those of the other seeds."""
+        return ModelPaths(root, self.model).six_axis(self.task, self.selector, self.condition)
+
+    def __str__(self) -> str:
+        return f"{self.task}.{self.selector}.{self.condition} seed {self.seed} of {self.model}"
 
 
 class GateCount(Record):
@@ -231,7 +253,7 @@ class Measurement(Record):
     model: Name  # registry name or hub id
     task: Name  # e.g. ioi
     selector: Name  # e.g. coverage_driver
-    condition: Literal["P", "F"]  # directions of the evaluation pair, or means of the fitting split
+    condition: Condition
     seed: Count
     supported: bool  # whether enough pairs pass the baseline gate
     reason: Name | None = None  # why not, where supported is false
@@ -290,27 +312,17 @@ class Measurement(Record):
         return self
 
     @property
-    def key(self) -> tuple[str, str, str, str, int]:
-        """(model, task, selector, condition, seed), unique over a root."""
-        return self.model, self.task, self.selector, self.condition, self.seed
+    def key(self) -> RecordKey:
+        return RecordKey(self.model, self.task, self.selector, self.condition, self.seed)
 
 
-def measurement_path(model: str, task: str, selector: str, condition: str) -> str:
-    """Where the records of one (model, task, selector, condition) stand below a root; "/" of hub ids becomes "--"."""
-    return f"measurements/{model.replace('/', '--')}/{task}.{selector}.{condition}.jsonl"
-
-
-def measurement_files(root: Path) -> list[Path]:
-    """Every six-axis file below `root`, in order of its path.
+def measurement_files(paths: ModelPaths) -> list[Path]:
+    """Every six-axis file of a model, in order of its path.
 
     Raises:
-        InputError: a folder below measurements/ is a symbolic link.
+        InputError: a folder below `six_axis/` is a symbolic link.
     """
-    folder = Path(root, "measurements")
-    for path in sorted(folder.rglob("*")):  # glob does not descend into a link, and would find nothing
-        if path.is_symlink() and path.is_dir():
-            raise InputError(f"{path}: is a symbolic link to a folder; put the folder itself there")
-    return sorted(path for path in folder.glob("**/*.jsonl") if not path.name.startswith("."))
+    return files_below(paths.six_axis_folder, ".jsonl")
 
 
 def read_measurements(root: Path, path: Path) -> list[Measurement]:
@@ -318,20 +330,26 @@ def read_measurements(root: Path, path: Path) -> list[Measurement]:
 
     Raises:
         InputError: names the file, the line, the field and the value; also where the file's name says another
-            model, task, selector or condition than a record in it, or a seed comes twice.
+            model, task, selector or condition than a record in it, or a seed is there twice.
     """
     records = read_record_lines(Measurement, path)
     seen: set[int] = set()
     for number, record in enumerate(records, start=1):
-        expected = measurement_path(record.model, record.task, record.selector, record.condition)
-        if Path(path) != Path(root, expected):
-            raise InputError(printable(f"{path}:{number}: the record belongs to {expected}; move it there"))
+        if Path(path) != (expected := record.key.file(root)):
+            name = expected.relative_to(root).as_posix()
+            raise InputError(printable(f"{path}:{number}: the record belongs to {name}; move it there"))
         if record.seed in seen:
-            raise InputError(f"{path}:{number}: seed: stands twice in this file, got {record.seed}; remove one")
+            raise InputError(f"{path}:{number}: seed: is there twice in this file, got {record.seed}; remove one")
         seen.add(record.seed)
     return sorted(records, key=lambda record: record.seed)
 
 
+def read_model_measurements(paths: ModelPaths) -> tuple[Measurement, ...]:
+    """Every six-axis record of a model, in order of path and seed."""
+    return tuple(record for path in measurement_files(paths) for record in read_measurements(paths.root, path))
+
+
 def read_all_measurements(root: Path) -> list[Measurement]:
-    """Read every six-axis file below `root`, in order of path and seed."""
-    return [record for path in measurement_files(root) for record in read_measurements(root, path)]
+    """Every six-axis record of a root, in order of path and seed."""
+    models = (ModelPaths(root, model) for model in model_folders(root))
+    return [record for paths in models for record in read_model_measurements(paths)]

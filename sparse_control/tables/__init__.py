@@ -5,15 +5,13 @@ captions and column headings belong to `layout`.
 """
 
 import math
-from pathlib import Path
 
 import pandas as pd
 
 from sparse_control.errors import InputError
 from sparse_control.records.base import printable
-from sparse_control.records.jacobian_iss import read_iss
-from sparse_control.records.manifest import sub_roots
-from sparse_control.records.six_axis import read_all_measurements
+from sparse_control.records.published import read_published
+from sparse_control.records.read import Records, read_records
 from sparse_control.tables import (
     alternatives,
     controls,
@@ -27,24 +25,9 @@ from sparse_control.tables import (
     transfer,
     uncertainty,
 )
-from sparse_control.tables.common import Records, Table, rows_of
-from sparse_control.tables.published import read_published
+from sparse_control.tables.common import Table, rows_of
 
 __all__ = ["TABLES", "Records", "all_tables", "parts", "read_published", "read_records"]
-
-
-def read_records(root: Path, project: Path) -> Records:
-    """Read every record below `root`, and the published figures of the project folder.
-
-    Raises:
-        InputError: names the file, the line, the field and the value.
-    """
-    return Records(
-        measurements=tuple(read_all_measurements(root)),
-        iss=read_iss(root),
-        published=read_published(project),
-        sub_roots={name: read_iss(Path(root, name)) for name in sub_roots(root)},
-    )
 
 
 OF_A_ROOT: dict[str, Table] = {  # what every root of ISS records has, the nulls and the medium model as well

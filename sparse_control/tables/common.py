@@ -1,26 +1,14 @@
 """What every table is made from and of: the records, and rows as a data frame."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import pandas as pd
 
-from sparse_control.records.jacobian_iss import IssRecords
-from sparse_control.records.six_axis import Measurement
+from sparse_control.records.read import Records
 
 NOT_SUPPORTED = "not supported by this model"
 MEASURED = "measured"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Records:
-    """Everything the tables are made of."""
-
-    measurements: tuple[Measurement, ...] = ()
-    iss: IssRecords = field(default_factory=IssRecords)
-    published: dict[str, Any] = field(default_factory=dict)  # paper/published.yaml
-    sub_roots: dict[str, IssRecords] = field(default_factory=dict)  # nulls and medium model, by manifest.SUB_ROOTS
 
 
 Table = Callable[[Records], pd.DataFrame]

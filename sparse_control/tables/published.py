@@ -1,66 +1,11 @@
 """The figures of the source document, read from paper/published.yaml, beside ours."""
 
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pandas as pd
-import yaml
-from pydantic import model_validator
 
-from sparse_control.errors import InputError
-from sparse_control.files import read_text
-from sparse_control.records.base import Name, Record, validate
 from sparse_control.tables.common import MEASURED, Records, Table, data_frame, rows_of
 from sparse_control.tables.protocol import AXES, axis_table
-
-
-class PublishedFigure(Record):
-    """One cell of the source document."""
-
-    task: Name
-    condition: Literal["P", "F"]
-    statistic: Name  # a column of our table
-    selector: Name | None = None  # where it is not the document's usual one
-    printed: Name | None = None  # the cell as printed
-    note: Name | None = None  # what stands there instead of a number, or beside it
-
-
-class Published(Record):
-    """paper/published.yaml."""
-
-    document: Name
-    model: Name
-    selector: Name  # unless an entry says otherwise
-    tables: dict[Name, list[PublishedFigure]]
-
-    @model_validator(mode="after")
-    def _columns_exist(self) -> "Published":
-        every = {statistic for columns, _ in AXES.values() for statistic in columns}
-        for table, figures in self.tables.items():
-            if table not in AXES and table != "summary":
-                raise ValueError(f"tables: no table {table!r}; there are: {', '.join(AXES)}, summary")
-            for index, figure in enumerate(figures):
-                if figure.statistic not in (every if table == "summary" else AXES[table][0]):
-                    raise ValueError(f"tables.{table}.{index}: statistic: no such column, got {figure.statistic!r}")
-        return self
-
-
-def read_published(project: Path) -> dict[str, Any]:
-    """The figures of the source document, `paper/published.yaml`; empty where the project folder has none.
-
-    Raises:
-        InputError: the file is not YAML; or names the field and the value.
-    """
-    path = Path(project, "paper", "published.yaml")
-    if not path.exists():
-        return {}
-    text = read_text(path)
-    try:
-        content = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise InputError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
-    return validate(Published, content, str(path)).model_dump(exclude_unset=True)
-
 
 TOTALS = {
     "passes_0.40": "n_seeds",

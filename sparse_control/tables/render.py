@@ -16,6 +16,8 @@ from sparse_control.files import sha256_file, write_text
 from sparse_control.project import project_folder
 from sparse_control.records import manifest
 from sparse_control.records.base import printable
+from sparse_control.records.listing import check_below
+from sparse_control.records.paths import TABLES, paper_folder
 from sparse_control.tables import Records, all_tables, read_records
 from sparse_control.tables.common import cell_text
 from sparse_control.tables.layout import PARTS, Shown, headline, shown
@@ -154,13 +156,17 @@ def values_tex(values: Sequence[Value], frames: Mapping[str, pd.DataFrame]) -> s
 
 
 def write_tables(files: Mapping[str, str], folder: Path) -> list[Path]:
-    """Write rendered files into `folder`; a file that already has the same bytes is left alone."""
-    paths = []
-    for name, text in files.items():
-        path = Path(folder, name)
+    """Write rendered files into `folder`; a file that already has the same bytes is left alone.
+
+    Raises:
+        InputError: a link leads out of `folder`, or a file cannot be written.
+    """
+    paths = [Path(folder, name) for name in files]
+    for path in paths:
+        check_below(folder, path)
+    for path, text in zip(paths, files.values(), strict=True):
         if not path.is_file() or path.read_bytes() != text.encode():
             write_text(path, text)
-        paths.append(path)
     return paths
 
 
@@ -168,33 +174,37 @@ def reproduce(root: Path, out: Path | None = None) -> list[Path]:
     """Recompute every table of `root` from its saved measurements and render it.
 
     Args:
-        root: the folder that holds `measurements/` and `jacobian_iss/`.
-        out: where the files go; `paper/tables` below `root` by default, and then the manifest's table half is renewed.
+        root: the folder measured into.
+        out: where the files go; `tables/` of the root's paper folder by default, whose manifest is then renewed.
 
     Returns:
         the files.
 
     Raises:
-        InputError: no measurements, a broken record or template, or files that cannot be written.
+        InputError: no measurements, a broken record or template, files that cannot be written, or links that lead out
+            of the folders.
     """
-    root = Path(root)
-    manifest.check_root(root)
-    home = root / "paper" / "tables"
-    folder = home if out is None else Path(out)
-    project = project_folder()
-    paths = write_tables(render(read_records(root, project), project), folder)
-    if folder.resolve() == home.resolve():
-        _remove_stale(root, {path.relative_to(home).as_posix() for path in paths})
-        manifest.write_table_manifest(root)
+    root, project = Path(root), project_folder()
+    paper = paper_folder(root, project)
+    folder = paper / TABLES if out is None else Path(out)
+    files = render(read_records(root, project), project)
+    if folder.resolve() != (paper / TABLES).resolve():
+        return write_tables(files, folder)
+    check_below(paper.parent, folder)
+    paths = write_tables(files, folder)
+    names = {path.relative_to(paper).as_posix() for path in paths}
+    _remove_stale(paper, names)
+    manifest.write_rendered_manifest(paper, names)
     return paths
 
 
-def _remove_stale(root: Path, made: set[str]) -> None:
+def _remove_stale(paper: Path, made: set[str]) -> None:
     """Remove tables of earlier records: those the manifest lists, unchanged since, that no table is any more."""
-    listed = (manifest.read_manifest(root) or manifest.Manifest()).tables
+    listed = (manifest.read_rendered_manifest(paper) or manifest.RenderedManifest()).files
     for name, sha256 in listed.items():
-        path = root / name
-        if name.removeprefix("paper/tables/") not in made and path.is_file() and sha256_file(path) == sha256:
+        path = paper / name
+        check_below(paper, path)
+        if name not in made and path.is_file() and sha256_file(path) == sha256:
             path.unlink()
 
 

@@ -3,16 +3,19 @@
 import copy
 import json
 import math
+from pathlib import Path
 
 import pytest
 
 from sparse_control.errors import InputError
 from sparse_control.records.jacobian_iss import FILES, read_iss
-from sparse_control.records.six_axis import measurement_path, read_all_measurements, read_measurements
+from sparse_control.records.paths import ModelPaths
+from sparse_control.records.six_axis import RecordKey, read_all_measurements, read_measurements
 from tests.support.measured_iss import iss_files
 from tests.support.measured_root import measurement, write_files, write_lines
 
-NAME = "measurements/toy-model/ioi.coverage_driver.P.jsonl"
+NAME = "toy-model/six_axis/ioi.coverage_driver.P.jsonl"
+TOY = "toy-model"
 
 
 def changed(path, value, record=None):
@@ -105,26 +108,27 @@ def test_overflowing_number_is_refused(tmp_path):
 def test_file_name_must_be_the_records(tmp_path, field):
     file = tmp_path / NAME
     write_lines(file, [measurement() | {field: "F"}])
-    with pytest.raises(InputError, match=":1: the record belongs to measurements/"):
+    with pytest.raises(InputError, match=":1: the record belongs to "):
         read_measurements(tmp_path, file)
 
 
 def test_a_seed_stands_once(tmp_path):
     write_lines(tmp_path / NAME, [measurement(), measurement()])
-    with pytest.raises(InputError, match=":2: seed: stands twice in this file, got 0"):
+    with pytest.raises(InputError, match=":2: seed: is there twice in this file, got 0"):
         read_all_measurements(tmp_path)
 
 
 def test_hub_ids_make_one_folder():
-    assert measurement_path("owner/name", "ioi", "x", "P") == "measurements/owner--name/ioi.x.P.jsonl"
+    file = RecordKey("owner/name", "ioi", "x", "P", 0).file(Path("root"))
+    assert file.as_posix() == "root/owner--name/six_axis/ioi.x.P.jsonl"
 
 
 def _write_iss(root, files):
-    write_files(root / "jacobian_iss", files)
+    write_files(ModelPaths(root, TOY).base, files)
 
 
 def test_absent_iss_files_are_empty(tmp_path):
-    records = read_iss(tmp_path)
+    records = read_iss(ModelPaths(tmp_path, TOY))
     assert records.summary is None and records.actions == ()
 
 
@@ -135,7 +139,7 @@ def test_unknown_fields_of_iss_files_are_refused(tmp_path, field):
     (content[0] if isinstance(content, list) else content)["surplus"] = 1
     _write_iss(tmp_path, {name: content})
     with pytest.raises(InputError, match=f"{name}(:1)?: surplus: "):
-        read_iss(tmp_path)
+        read_iss(ModelPaths(tmp_path, TOY))
 
 
 def _edit(files, name, change):
@@ -154,7 +158,7 @@ ISS_BAD = {
         "validation/per_model_action_validation.jsonl", lambda c: c[0].update(chosen=True), "a failed rung is never",
     ),
     "null without reason": ("iss_per_fact_layer.jsonl", lambda c: c[0].update(iss=None), "reason must be given"),
-    "fact twice": ("iss_per_fact.jsonl", lambda c: c.append(c[0]), ":19: fact: stands twice"),
+    "fact twice": ("iss_per_fact.jsonl", lambda c: c.append(c[0]), ":19: fact: is there twice"),
     "values": ("validation/seed_stability.jsonl", lambda c: c[0].update(values=[0.1]), "values must have one entry"),
     "metric": ("iss_per_fact.jsonl", lambda c: c[0].update(metric="iss"), "metric"),
 }  # fmt: skip
@@ -165,11 +169,11 @@ def test_bad_iss_files(tmp_path, case):
     name, change, message = ISS_BAD[case]
     _write_iss(tmp_path, _edit(iss_files(), name, change))
     with pytest.raises(InputError, match=message):
-        read_iss(tmp_path)
+        read_iss(ModelPaths(tmp_path, TOY))
 
 
 def test_nan_never_enters(tmp_path):
     content = iss_files()["raw_iss_ablation.json"] | {"mean": math.nan}
     _write_iss(tmp_path, {"raw_iss_ablation.json": content})
     with pytest.raises(InputError, match=r"raw_iss_ablation\.json: not valid JSON \(NaN"):
-        read_iss(tmp_path)
+        read_iss(ModelPaths(tmp_path, TOY))

@@ -6,8 +6,9 @@ from pathlib import Path
 import numpy as np
 
 from sparse_control.records import manifest
+from sparse_control.records.paths import ModelPaths
 from sparse_control.tables.render import reproduce
-from tests.support.measured_iss import LAYERS, iss_files
+from tests.support.measured_iss import iss_files
 
 MODEL = "toy-model"
 DOSES = [-1, -0.5, 0, 0.25, 0.5, 0.75, 1, 1.25, 1.5, 2]
@@ -142,18 +143,15 @@ def bless(root: Path):
     manifest.write_manifest(root, manifest.measured_files(root))
 
 
-SUBROOTS = {
-    "nulls/shuffled_tokens": {"null": "shuffled_tokens", "layers": {2: "validated", 5: "unresolved"}},
-    "nulls/redrawn_weights": {"null": "redrawn_weights", "layers": {2: "validated", 5: "validated"}},
-    "experiment_b": {"model": "medium-model", "layers": dict(LAYERS), "rank": 128},
+NULLS = {
+    "shuffled_tokens": {"layers": {2: "validated", 5: "unresolved"}},
+    "redrawn_weights": {"layers": {2: "validated", 5: "validated"}},
 }
+MEDIUM = "medium-model"
 
 
-def build_root(root: Path, *, model=MODEL, tables=True, subroots=False) -> Path:
-    """Two tasks, selectors, conditions by three seeds, a control, an unsupported task, and ISS of three layers.
-
-    With `subroots` also the two nulls and the medium model.
-    """
+def write_six_axis(root: Path, model=MODEL):
+    """Two tasks, selectors and conditions by three seeds, a control, and a task that is not supported."""
     studies = [
         (task, selector, condition)
         for task in ("ioi", "sentiment")
@@ -164,12 +162,20 @@ def build_root(root: Path, *, model=MODEL, tables=True, subroots=False) -> Path:
         rows = [
             measurement(task, selector, condition, seed, model=model, supported=task != "refusal") for seed in range(3)
         ]
-        folder = root / "measurements" / model.replace("/", "--")
-        write_lines(folder / f"{task}.{selector}.{condition}.jsonl", rows)
-    write_files(root / "jacobian_iss", iss_files(model))
-    for name, content in SUBROOTS.items() if subroots else ():
-        write_files(root / name / "jacobian_iss", iss_files(**{"model": model} | content))
-        bless(root / name)
+        write_lines(ModelPaths(root, model).six_axis(task, selector, condition), rows)
+
+
+def build_root(root: Path, *, model=MODEL, tables=True, whole=False) -> Path:
+    """Six axes and ISS of three layers, of one model.
+
+    With `whole` also both nulls of the model, and ISS of a medium model.
+    """
+    write_six_axis(root, model)
+    write_files(ModelPaths(root, model).base, iss_files(model))
+    if whole:
+        for name, content in NULLS.items():
+            write_files(ModelPaths(root, model, name).base, iss_files(model, null=name, **content))
+        write_files(ModelPaths(root, MEDIUM).base, iss_files(MEDIUM, rank=128))
     bless(root)
     if tables:
         reproduce(root)

@@ -17,11 +17,12 @@ from sparse_control.records.jacobian_iss.validation import (
     RankConvergence,
     SeedStability,
 )
+from sparse_control.records.paths import ModelPaths
 
 
 @dataclass(frozen=True, kw_only=True)
 class IssRecords:
-    """What stands in `jacobian_iss/`; a file that is not there is None or empty."""
+    """What is in `jacobian_iss/`; a file that is not there is None or empty."""
 
     comparison: FullComparison | None = None
     actions: tuple[ActionValidation, ...] = ()
@@ -60,14 +61,18 @@ FILES: dict[str, tuple[str, type[Record]]] = {
 }
 
 
-def read_iss_file(root: Path, field: str) -> Any:
+def iss_file(paths: ModelPaths, field: str) -> Path:
+    """The file of a field of `IssRecords`."""
+    return paths.base / FILES[field][0]
+
+
+def read_iss_file(paths: ModelPaths, field: str) -> Any:
     """Read one file of `jacobian_iss/` by its field in `IssRecords`: a record, a tuple of records, or None / ().
 
     Raises:
         InputError: names the file, the line, the field and the value.
     """
-    name, kind = FILES[field]
-    path = Path(root, "jacobian_iss", name)
+    path, kind = iss_file(paths, field), FILES[field][1]
     if path.suffix == ".json":
         return read_record(kind, path) if path.exists() else None
     rows = tuple(read_record_lines(kind, path)) if path.exists() else ()
@@ -81,14 +86,14 @@ def _once_per_fact(path: Path, rows: Iterable[FactLayer | FactMean]) -> None:
     for number, row in enumerate(rows, start=1):
         key = (row.model, getattr(row, "layer", None), row.fact, row.metric)
         if key in seen:
-            raise InputError(f"{path}:{number}: fact: stands twice for this layer and metric, got {row.fact!r}")
+            raise InputError(f"{path}:{number}: fact: is there twice for this layer and metric, got {row.fact!r}")
         seen.add(key)
 
 
-def read_iss(root: Path) -> IssRecords:
-    """Read every file of `jacobian_iss/` that is there.
+def read_iss(paths: ModelPaths) -> IssRecords:
+    """Read every file of `jacobian_iss/` of a model, or of one of its nulls, that is there.
 
     Raises:
         InputError: names the file, the line, the field and the value.
     """
-    return IssRecords(**{field: read_iss_file(root, field) for field in FILES})
+    return IssRecords(**{field: read_iss_file(paths, field) for field in FILES})

@@ -5,10 +5,10 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field, model_validator
 
 from sparse_control.records.base import Count, Name, NonNegative, Record, RelativePath, Sha256
+from sparse_control.records.paths import Null
 
 LayerNumber = Annotated[str, Field(pattern=r"^(0|[1-9]\d{0,3})$")]  # as a JSON key
 Reporting = Literal["preregistered seed", "mean of seeds"]
-Null = Literal["none", "shuffled_tokens", "redrawn_weights"]
 
 
 class FrozenLayer(Record):

@@ -5,7 +5,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from sparse_control.records.base import Count, Name, NonNegative, Record, Sha256
-from sparse_control.records.jacobian_iss.freeze import LayerNumber, Null, Reporting, Whitening
+from sparse_control.records.jacobian_iss.freeze import LayerNumber, Reporting, Whitening
+from sparse_control.records.paths import Null
 
 Interval = Annotated[list[float | None], Field(min_length=2, max_length=2)]  # low, high; null where undefined
 Metric = Literal["ISS", "Raw-ISS"]
