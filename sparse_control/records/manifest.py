@@ -1,8 +1,8 @@
 """The SHA-256 of every measured and of every rendered file, in two ledgers with one writer each.
 
-`ROOT/MANIFEST.json` holds measurements and binaries and is written by the runs that measured them; `PAPER/MANIFEST.json`
-holds rendered files and is written by `reproduce`. So a measurement that changed after it was made is never blessed by
-rendering it.
+`ROOT/MANIFEST.json` holds measurements and binaries and is written by the runs that measured them;
+`PAPER/MANIFEST.json` holds rendered files and is written by `reproduce`. So a measurement that changed after it was
+made is never blessed by rendering it.
 """
 
 from collections.abc import Iterable

@@ -38,7 +38,7 @@ def committed_root(project: Path) -> Path:
 
 
 def paper_folder(root: Path, project: Path) -> Path:
-    """Where the tables and figures of `root` are rendered: `paper/` of the project for its committed root, else its own."""
+    """Where tables and figures of `root` are rendered: `paper/` of the project for its committed root, else its own."""
     committed = Path(root).resolve() == committed_root(project).resolve()
     return Path(project if committed else root, PAPER)
 

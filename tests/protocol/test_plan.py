@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from sparse_control.errors import UnsupportedModel
-from sparse_control.protocol import plan, shared, study
+from sparse_control.protocol import shared, study
+from sparse_control.protocol import work as plan
 from sparse_control.protocol.measurement import OffTargetPanel
 from sparse_control.protocol.panels import Draw
 from sparse_control.protocol.panels.offtarget import OffTargetPrompt

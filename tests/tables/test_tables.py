@@ -9,7 +9,7 @@ import pytest
 
 from sparse_control.errors import InputError
 from sparse_control.metrics import over_seeds
-from sparse_control.records.six_axis import measurement_path, read_all_measurements
+from sparse_control.records.six_axis import RecordKey, read_all_measurements
 from sparse_control.tables import TABLES, Records, all_tables, read_published, read_records
 from sparse_control.tables.common import NOT_SUPPORTED, cell_text
 from sparse_control.tables.protocol import reachability, summary
@@ -61,7 +61,7 @@ def test_reachability_is_per_seed_then_mean_and_sample_deviation(records, frames
 
 
 def test_one_seed_has_no_deviation(tmp_path):
-    write_lines(tmp_path / measurement_path("toy-model", "ioi", "coverage_driver", "P"), [measurement()])
+    write_lines(RecordKey("toy-model", "ioi", "coverage_driver", "P", 0).file(tmp_path), [measurement()])
     frame = reachability(Records(measurements=tuple(read_all_measurements(tmp_path))))
     assert frame.loc[0, "n_seeds"] == 1 and frame.loc[0, "rel_tar_sd"] is None
 
@@ -75,7 +75,7 @@ def test_unsupported_tasks_stay_visible(frames):
 
 def test_partly_supported_task_counts_both(tmp_path):
     rows = [measurement(seed=seed, supported=seed != 1) for seed in range(3)]
-    write_lines(tmp_path / measurement_path("toy-model", "ioi", "coverage_driver", "P"), rows)
+    write_lines(RecordKey("toy-model", "ioi", "coverage_driver", "P", 0).file(tmp_path), rows)
     frame = reachability(Records(measurements=tuple(read_all_measurements(tmp_path))))
     assert (frame.loc[0, "n_seeds"], frame.loc[0, "seeds_not_supported"]) == (2, 1)
 
