@@ -105,12 +105,8 @@ def checked_root(root: str) -> Path:
 
 
 def data_files(*patterns: str) -> list[Path]:
-    """The project's own data files that a step reads."""
-    return files_below(Path(__file__).resolve().parent.parent / "sparse_control" / "data", *patterns)
-
-
-def files_below(folder: Path, *patterns: str) -> list[Path]:
-    """Files by glob patterns relative to `folder`, in order."""
+    """The project's own data files that a step reads, by glob patterns, in order."""
+    folder = Path(__file__).resolve().parent.parent / "sparse_control" / "data"
     return sorted(path for pattern in patterns for path in folder.glob(pattern) if path.is_file())
 
 

@@ -31,10 +31,9 @@ def experiment_b(
 ) -> dict[str, Any]:
     """Medium-scale transfer check: direct actions and the behaviour of the rank on a medium model.
 
-    Args, Returns, Raises: as `official_iss`; the results stand in `root`/experiment_b, a root of its own.
+    Args, Returns, Raises: as `official_iss`; tables compare every model in `root`.
     """
-    run = checked_run(preset, model, f"{root}/experiment_b", dask)
-    return measured("experiment-b", run, dask, wait, validated)
+    return measured("experiment-b", checked_run(preset, model, root, dask), dask, wait, validated)
 
 
 @flow(name="experiment-c", persist_result=False)
@@ -73,15 +72,15 @@ def nulls(
 ) -> dict[str, Any]:
     """Stages A to D with what ISS is about taken away: shuffled tokens, and redrawn weights.
 
-    Args, Returns, Raises: as `official_iss`; the results stand in `root`/nulls/NAME, each a root of its own.
+    Args, Returns, Raises: as `official_iss`; the results are in `root`/MODEL/nulls/NAME.
     """
     whole = checked_run(preset, model, root, dask)
     steps = []
     for name in NULLS:
-        place = checked_run(preset, model, f"{root}/nulls/{name}", dask).root
-        summary = measured(f"nulls-{name}", Run(whole.settings.as_null(name), place), dask, wait, official_study)
+        null = Run(whole.settings.as_null(name), whole.root)
+        summary = measured(f"nulls-{name}", null, dask, wait, official_study)
         steps += [step | {"step": f"{name}: {step['step']}"} for step in summary["steps"]]
-    return summary | {"flow": "nulls", "root": str(whole.root), "steps": steps}
+    return summary | {"flow": "nulls", "steps": steps}
 
 
 @flow(name="alternatives", persist_result=False)

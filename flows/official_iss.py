@@ -24,7 +24,7 @@ def official_iss(
     Args:
         preset: of params.yaml.
         model: registry name, hub id, directory or GGUF path; the one of params.yaml by default.
-        root: folder that gets `jacobian_iss/`.
+        root: folder that gets `MODEL/jacobian_iss/`.
         dask: where the units run: the address of a Dask scheduler, or `local:N`; in this process by default.
         wait: for another run in `root` to end, instead of refusing.
         accept_code: why a freeze made by other code is good enough, in words; that freeze is then kept as it is, and

@@ -38,7 +38,7 @@ def six_axis(
     Args, Returns, Raises: as `official_iss`, and
         tasks, selectors, conditions, seeds: those asked for, in place of the preset's; records of others stay.
         mmlu, xstest: MMLU's folder and XSTest's file, in place of the project's own texts.
-    `root` gets `measurements/`.
+    `root` gets `MODEL/six_axis/`.
     """
     run = checked_run(preset, model, root, dask)
     asked = asked_for(

@@ -9,7 +9,7 @@ from typing import Any
 
 from sparse_control.errors import InputError
 from sparse_control.files import read_json
-from sparse_control.records.jacobian_iss import FILES, read_iss_file
+from sparse_control.records.jacobian_iss import iss_file, read_iss_file
 from sparse_control.records.jacobian_iss.validation import ActionValidation, CorpusConvergence
 from sparse_control.records.paths import ModelPaths
 from sparse_control.settings import Settings
@@ -22,24 +22,22 @@ SETTING = "k, oversampling, power_iterations, corpus_size"
 Difference = tuple[Path, str, Any, Any]  # file, field, what stands there, what the settings give
 
 
-def check_standing(root: Path, model: str, settings: Settings, corpus_sha256: str) -> None:
+def check_standing(paths: ModelPaths, settings: Settings, corpus_sha256: str) -> None:
     """Refuse to freeze what stage B made with other settings, or has not made.
 
     Thresholds count as far as they decide: by those of the settings, the stored numbers must lead to the same choices.
 
     Args:
-        root: folder with `jacobian_iss/`.
-        model: as records call it.
+        paths: of the model, or of its null.
         settings: that are to be frozen.
         corpus_sha256: of the corpus they are of.
 
     Raises:
         InputError: a file is missing or malformed, or the first difference from the settings.
     """
-    tree = ModelPaths(root, model)
-    for path in _needed(tree, settings):
+    for path in _needed(paths, settings):
         _there(path)
-    for path, field, found, expected in _differences(tree, settings, corpus_sha256):
+    for path, field, found, expected in _differences(paths, settings, corpus_sha256):
         if found != expected:
             raise InputError(f"{path}: {field}: {found!r:.120}, but the settings give {expected!r:.120}; {MEND}")
 
@@ -49,56 +47,52 @@ def _there(path: Path) -> None:
         raise InputError(f"{path}: is missing; {MEND}")
 
 
-def _path(tree: ModelPaths, field: str) -> Path:
-    return tree.base / FILES[field][0]
-
-
-def _needed(tree: ModelPaths, settings: Settings) -> Iterator[Path]:
-    yield tree.states("calibration")
-    yield tree.validation("whitening.json")
+def _needed(paths: ModelPaths, settings: Settings) -> Iterator[Path]:
+    yield paths.states("calibration")
+    yield paths.validation("whitening.json")
     fields = ("actions", "rank_convergence", "corpus_convergence", "seed_stability")
     for field in (*fields, "comparison") if settings.estimator.reference else fields:
-        yield _path(tree, field)
+        yield iss_file(paths, field)
 
 
-def _differences(tree: ModelPaths, settings: Settings, corpus_sha256: str) -> Iterator[Difference]:
+def _differences(paths: ModelPaths, settings: Settings, corpus_sha256: str) -> Iterator[Difference]:
     layers, estimator = settings.iss.layers, settings.estimator
-    whitening = tree.validation("whitening.json")
+    whitening = paths.validation("whitening.json")
     content = read_json(whitening)
     if not isinstance(content, dict) or not isinstance(content.get("lam_rel"), dict):
         raise InputError(f"{whitening}: expected a model and lam_rel by layer; {MEND}")
-    yield whitening, "model", content.get("model"), tree.model
+    yield whitening, "model", content.get("model"), paths.model
     yield whitening, "layers of lam_rel", sorted(content["lam_rel"]), sorted(map(str, layers))
 
-    yield from _states(tree, settings)
-    path = _path(tree, "seed_stability")
-    for row in read_iss_file(tree, "seed_stability"):
+    yield from _states(paths, settings)
+    path = iss_file(paths, "seed_stability")
+    for row in read_iss_file(paths, "seed_stability"):
         yield path, "seeds", row.seeds, estimator.sketch_seeds
     if estimator.reference:
-        yield from _compared(tree, settings)
+        yield from _compared(paths, settings)
 
-    sizes = read_iss_file(tree, "corpus_convergence")
-    actions = read_iss_file(tree, "actions")
+    sizes = read_iss_file(paths, "corpus_convergence")
+    actions = read_iss_file(paths, "actions")
     for field, rows in (("corpus_convergence", sizes), ("actions", actions)):
-        yield _path(tree, field), "layers", sorted({row.layer for row in rows}), sorted(layers)
+        yield iss_file(paths, field), "layers", sorted({row.layer for row in rows}), sorted(layers)
     for layer in layers:
         of_layer = [row for row in sizes if row.layer == layer]
         found = [row.n for row in of_layer]
-        yield _path(tree, "corpus_convergence"), f"layer {layer}: n", found, estimator.corpus_sizes
+        yield iss_file(paths, "corpus_convergence"), f"layer {layer}: n", found, estimator.corpus_sizes
         rungs = [row for row in actions if row.layer == layer]
-        yield from _climbed(_path(tree, "actions"), of_layer, rungs, settings)
+        yield from _climbed(iss_file(paths, "actions"), of_layer, rungs, settings)
         for row in rungs:
             if row.chosen:
-                yield from _factors(tree, row, settings, corpus_sha256)
+                yield from _factors(paths, row, settings, corpus_sha256)
 
 
-def _states(tree: ModelPaths, settings: Settings) -> Iterator[Difference]:
+def _states(paths: ModelPaths, settings: Settings) -> Iterator[Difference]:
     """As many calibration states of every layer as the settings have prompts."""
     from safetensors import SafetensorError, safe_open
 
     from sparse_control.stages.calibration import calibration_queries
 
-    path, n_prompts = tree.states("calibration"), len(calibration_queries(settings))
+    path, n_prompts = paths.states("calibration"), len(calibration_queries(settings))
     try:
         with safe_open(path, framework="numpy") as content:
             rows = {name: content.get_slice(name).get_shape()[0] for name in content.keys()}
@@ -108,9 +102,9 @@ def _states(tree: ModelPaths, settings: Settings) -> Iterator[Difference]:
         yield path, f"states of layer {layer}", rows.get(str(layer)), n_prompts
 
 
-def _compared(tree: ModelPaths, settings: Settings) -> Iterator[Difference]:
+def _compared(paths: ModelPaths, settings: Settings) -> Iterator[Difference]:
     """Every candidate of the window stands in the comparison with the references."""
-    path, comparison = _path(tree, "comparison"), read_iss_file(tree, "comparison")
+    path, comparison = iss_file(paths, "comparison"), read_iss_file(paths, "comparison")
     estimator = settings.estimator
     yield path, "corpus_size", comparison.corpus_size, estimator.corpus_sizes[-1]
     candidates = sorted(product(estimator.ranks, estimator.oversampling, estimator.power_iterations))
@@ -150,11 +144,11 @@ def _number(value: float | None) -> float:
     return math.nan if value is None else value
 
 
-def _factors(tree: ModelPaths, row: ActionValidation, settings: Settings, corpus_sha256: str) -> Iterator[Difference]:
+def _factors(paths: ModelPaths, row: ActionValidation, settings: Settings, corpus_sha256: str) -> Iterator[Difference]:
     rule = reporting(_number(row.iss_seed_deviation), settings.validation)
     seeds = settings.estimator.sketch_seeds
     expected = {
-        "model": tree.model,
+        "model": paths.model,
         "layer": row.layer,
         "rank": row.k,
         "oversampling": row.oversampling,
@@ -168,7 +162,7 @@ def _factors(tree: ModelPaths, row: ActionValidation, settings: Settings, corpus
         "reporting": rule,
     }
     for index, seed in enumerate(seeds[:1] if rule == PREREGISTERED else seeds):
-        folder = tree.factors(row.layer, seed if index else None)
+        folder = paths.factors(row.layer, seed if index else None)
         for name in FACTOR_FILES:
             _there(folder / name)
         content = read_json(folder / "metadata.json")

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.cluster import started_runner
-from flows.common import Progress, Run, Step, data_files, files_below, files_of
+from flows.common import Progress, Run, Step, data_files, files_of
 from flows.locking import output_lock
 from flows.reports import tables_artifact
 from flows.standing import check_standing
@@ -15,6 +15,7 @@ from sparse_control.errors import InputError
 from sparse_control.models.fetch import model_label, weights_identity
 from sparse_control.project import cache_folder
 from sparse_control.receipt import Receipt
+from sparse_control.records.paths import ModelPaths
 from sparse_control.settings import Settings
 from tasks import official_iss as tasks_of
 from tasks.tables import manifest
@@ -22,19 +23,14 @@ from tasks.tables import manifest
 # stages A to C and the alternatives never see the benchmark: it is an input of D alone
 CALIBRATION = ("calibration_*",)
 BENCHMARK = ("benchmark_*", "calibration_*")
-STATES = "jacobian_iss/transported_states/*/calibration.safetensors"
-REFERENCES = "jacobian_iss/full_reference/*/*"
-CHOSEN = (
-    STATES,
-    "jacobian_iss/low_rank_factors/**/*",
-    "jacobian_iss/validation/small_model_full_comparison.json",
-    "jacobian_iss/validation/per_model_action_validation.jsonl",
-    "jacobian_iss/validation/rank_convergence.jsonl",
-    "jacobian_iss/validation/corpus_convergence.jsonl",
-    "jacobian_iss/validation/seed_stability.jsonl",
-    "jacobian_iss/validation/whitening.json",
+VALIDATION = (
+    "small_model_full_comparison.json",
+    "per_model_action_validation.jsonl",
+    "rank_convergence.jsonl",
+    "corpus_convergence.jsonl",
+    "seed_stability.jsonl",
+    "whitening.json",
 )
-FROZEN = (STATES, "jacobian_iss/low_rank_factors/**/*", "jacobian_iss/configs/*", "jacobian_iss/freeze_manifest.json")
 
 
 @dataclass(frozen=True)
@@ -44,7 +40,7 @@ class OfficialIss:
     Attributes:
         progress: of the flow.
         settings: of the study.
-        root: folder that gets `jacobian_iss/`.
+        root: the folder measured into.
         weights: what tells the model's weights from others.
     """
 
@@ -52,6 +48,10 @@ class OfficialIss:
     settings: Settings
     root: Path
     weights: str
+
+    @property
+    def paths(self) -> ModelPaths:
+        return ModelPaths(self.root, model_label(self.settings.model), self.settings.null)
 
     def corpus(self) -> Path:
         """The folder of the corpus, built where it is not there."""
@@ -86,46 +86,51 @@ class OfficialIss:
         def units() -> list[Step]:
             return [self._layer_unit(corpus, layer) for layer in self.settings.iss.layers]
 
-        common = self._common(corpus, CALIBRATION, STATES, REFERENCES)
+        common = self._common(corpus, CALIBRATION, self._states, self.paths.references)
         step = Step(tasks_of.validate, "B validation", common | {"module": tasks_of.VALIDATE}, units)
         return self._run(step, "validate")
 
     def _layer_unit(self, corpus: Path, layer: int) -> Step:
-        own = f"jacobian_iss/full_reference/*/{layer}.safetensors"
-        arguments = self._common(corpus, CALIBRATION, STATES, own) | {"layer": layer}
+        own = self.paths.reference(layer)
+        arguments = self._common(corpus, CALIBRATION, self._states, own) | {"layer": layer}
         return Step(tasks_of.validate_layer, f"B layer {layer}", arguments)
 
     def alternatives(self, corpus: Path) -> Receipt:
         """The named alternatives, validated apart."""
-        common = self._common(corpus, CALIBRATION, STATES, REFERENCES)
+        common = self._common(corpus, CALIBRATION, self._states, self.paths.references)
         step = Step(tasks_of.alternatives, "alternatives", common | {"module": tasks_of.ALTERNATIVES})
         return self._run(step, "alternatives")
 
     def freeze(self, corpus: Path) -> Receipt:
         """Stage C."""
-        common = self._common(corpus, CALIBRATION, *CHOSEN)
+        validation = map(self.paths.validation, VALIDATION)
+        common = self._common(corpus, CALIBRATION, self._states, self.paths.all_factors, *validation)
         return self._run(Step(tasks_of.freeze, "C freeze", common), "freeze")
 
     def official(self, corpus: Path, accept_code: str | None = None) -> Receipt:
         """Stage D."""
-        common = self._common(corpus, BENCHMARK, *FROZEN)
+        frozen = self.paths.all_factors, self.paths.configs, self.paths.manifest
+        common = self._common(corpus, BENCHMARK, self._states, *frozen)
         return self._run(Step(tasks_of.official, "D official", common | {"accept_code": accept_code}), "official")
 
-    def _common(self, corpus: Path, data: tuple[str, ...], *patterns: str) -> dict[str, object]:
+    @property
+    def _states(self) -> Path:
+        return self.paths.states("calibration")
+
+    def _common(self, corpus: Path, data: tuple[str, ...], *reads: Path) -> dict[str, object]:
+        """Arguments of every stage; `reads` are files and folders, those of them that are there."""
         return {
             "root": str(self.root),
             "corpus": corpus,
             "settings": self.settings,
             "weights": self.weights,
-            "reads": [*data_files(*data), *files_below(self.root, *patterns)],
+            "reads": [*data_files(*data), *(path for path in reads if path.exists())],
         }
 
     def _run(self, step: Step, stage: str) -> Receipt:
         """Run a step; once its receipt is kept, what the stage left for a run that goes on has had its day."""
-        from sparse_control.records.paths import ModelPaths
-
         (receipt,) = self.progress.run([step], below=self.root)
-        ModelPaths(self.root, model_label(self.settings.model)).finish(stage)
+        self.paths.finish(stage)
         return receipt
 
 
@@ -149,8 +154,7 @@ def evaluated(accept_code: str | None) -> Work:
     def work(study: OfficialIss, corpus: Path) -> list[Receipt]:
         if accept_code is not None:
             return [study.official(corpus, accept_code)]
-        model = model_label(study.settings.model)
-        check_standing(study.root, model, study.settings, load_corpus(corpus).sha256)
+        check_standing(study.paths, study.settings, load_corpus(corpus).sha256)
         return [study.freeze(corpus), study.official(corpus)]
 
     return work

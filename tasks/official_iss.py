@@ -42,7 +42,7 @@ def corpus(cache: str, settings: Settings, weights: str, reads: list[Path]) -> d
 
 @task(persist_result=True, result_serializer="json")
 def stage(module: str, root: str, corpus: Path, settings: Settings, weights: str, reads: list[Path]) -> dict[str, str]:
-    """Receipt of one stage: the `run` of its module. What it kept for a run that goes on stays until `Tree.finish`."""
+    """Receipt of one stage: the `run` of its module. What it kept for a run that goes on stays until `ModelPaths.finish`."""
     with exclusive():
         return (
             import_module(module).run(corpus=corpus, root=Path(root), settings=settings, keep_unfinished=True).as_json()

@@ -114,8 +114,8 @@ _add_flow(
     "experiment-b", "flows.experiments", "experiment_b",
     """Does the rank of the small model do for a medium one?
 
-    Direct actions and the behaviour of the rank on the medium model. The results stand in experiment_b/ of the folder;
-    with the small model's own --root, `show rank_transfer` compares the two.""",
+    Direct actions and the behaviour of the rank on the medium model, measured into its own folder. With the small
+    model's --root, `show rank_transfer` compares the two.""",
     preset="medium",
 )  # fmt: skip
 _add_flow(
@@ -134,7 +134,7 @@ _add_flow(
     "nulls", "flows.experiments", "nulls",
     """The same tables where nothing is to be found.
 
-    Once with a corpus of shuffled tokens and once with a model of redrawn weights, in nulls/ of the folder.""",
+    Once with a corpus of shuffled tokens and once with a model of redrawn weights, in nulls/ of the model's folder.""",
 )  # fmt: skip
 _add_flow(
     "alternatives", "flows.experiments", "alternatives",

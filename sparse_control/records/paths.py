@@ -97,19 +97,33 @@ class ModelPaths:
         """Records of one (task, selector, condition), a line a seed."""
         return self.six_axis_folder / f"{task}.{selector}.{condition}.jsonl"
 
+    @property
+    def configs(self) -> Path:
+        return self.base / "configs"
+
     def config(self, name: str) -> Path:
-        return self.base / "configs" / f"{name}.yaml"
+        return self.configs / f"{name}.yaml"
+
+    @property
+    def references(self) -> Path:
+        """Folder of the exact Jacobians, a file a layer."""
+        return self.base / "full_reference" / self.model
 
     def reference(self, layer: int) -> Path:
-        return self.base / "full_reference" / self.model / f"{layer}.safetensors"
+        return self.references / f"{layer}.safetensors"
 
     @property
     def reference_metadata(self) -> Path:
-        return self.base / "full_reference" / self.model / "metadata.json"
+        return self.references / "metadata.json"
+
+    @property
+    def all_factors(self) -> Path:
+        """Folder of the factors of all layers, a folder a layer."""
+        return self.base / "low_rank_factors" / self.model
 
     def factors(self, layer: int, seed: int | None = None) -> Path:
         """Folder of a layer's factors; `seed` for those of the further sketch seeds, where their mean is reported."""
-        folder = self.base / "low_rank_factors" / self.model / str(layer)
+        folder = self.all_factors / str(layer)
         return folder if seed is None else folder / f"seed_{seed}"
 
     def alternative(self, estimator: str, layer: int) -> Path:

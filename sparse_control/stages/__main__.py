@@ -29,9 +29,11 @@ NULLS = ("shuffled_tokens", "redrawn_weights")
 @click.command()
 @click.argument("step", type=click.Choice(["corpus", *STAGES, "study", "pipeline", "pipeline-corpus", "curves"]))
 @click.option("--preset", default="smoke", show_default=True, help="Of params.yaml.")
-@click.option("--root", type=click.Path(path_type=Path), default=Path("."), help="Folder that gets jacobian_iss/.")
+@click.option(
+    "--root", type=click.Path(path_type=Path), default=Path("."), help="Folder that gets MODEL/jacobian_iss/."
+)
 @click.option("--corpus", type=click.Path(path_type=Path), default=Path("corpus"), help="Folder of the built corpus.")
-@click.option("--null", type=click.Choice(NULLS), help="Measure a null, into nulls/NAME below the root.")
+@click.option("--null", type=click.Choice(NULLS), help="Measure a null, into MODEL/nulls/NAME.")
 def main(step: str, preset: str, root: Path, corpus: Path, null: str | None) -> None:
     """Run one STEP of official ISS, or stages A to D as `study`, and print the files it wrote.
 
@@ -57,14 +59,10 @@ def main(step: str, preset: str, root: Path, corpus: Path, null: str | None) -> 
             _place_corpus(settings, corpus)
         else:
             steps = STUDY if step == "study" else (step,)
-            _run(steps, settings if null is None else settings.as_null(null), _place(root, null), corpus)
+            _run(steps, settings if null is None else settings.as_null(null), root, corpus)
     except InputError as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(2)
-
-
-def _place(root: Path, null: str | None) -> Path:
-    return root if null is None else root / "nulls" / null
 
 
 def _run(steps: tuple[str, ...], settings: Settings, root: Path, corpus: Path) -> None:

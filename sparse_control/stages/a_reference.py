@@ -1,6 +1,7 @@
 """Stage A: exact finite-corpus Jacobians and what every candidate rank loses against them (source document, 5)."""
 
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -38,7 +39,7 @@ def blocks(settings: Settings) -> list[tuple[int, int]]:
     largest = estimator.corpus_sizes[-1]
     ends = sorted({*estimator.corpus_sizes, largest // 2})
     units = []
-    for start, end in zip([0, *ends], ends, strict=True):
+    for start, end in pairwise([0, *ends]):
         step = estimator.block_prompts
         units += [(first, min(first + step, end)) for first in range(start, end, step)]
     return units
@@ -88,11 +89,11 @@ def run(*, corpus: Path, root: Path, settings: Settings, keep_unfinished: bool =
         if not _references_stand(inputs):
             _save_references(inputs, settings)
         layers = _reference_layers(inputs.lm, settings)
-        written += [*map(inputs.tree.reference, layers), inputs.tree.reference_metadata]
+        written += [*map(inputs.paths.reference, layers), inputs.paths.reference_metadata]
         written.append(_save_comparison(inputs, settings, layers))
     save_stages_closure(root)
     if not keep_unfinished:
-        inputs.tree.finish(NAME)
+        inputs.paths.finish(NAME)
     return Receipt.of(root, written)
 
 
@@ -101,8 +102,8 @@ def _reference_layers(lm: LanguageModel, settings: Settings) -> list[int]:
 
 
 def _save_calibration_states(inputs: Inputs, settings: Settings) -> Path:
-    path = inputs.tree.states("calibration")
-    unfinished = inputs.tree.unfinished(NAME) / "calibration_states"
+    path = inputs.paths.states("calibration")
+    unfinished = inputs.paths.unfinished(NAME) / "calibration_states"
     checkpoint = Checkpoint(unfinished, inputs.key, settings.estimator.checkpoint_seconds)
     states = query_states(
         inputs.lm, calibration_queries(settings), _state_layers(inputs.lm, settings), "calibration states", checkpoint
@@ -120,7 +121,7 @@ def _state_layers(lm: LanguageModel, settings: Settings) -> list[int]:
 
 def _block(inputs: Inputs, settings: Settings, unit: tuple[int, int]) -> Checkpoint:
     name = f"prompts_{unit[0]}-{unit[1]}"
-    return Checkpoint(inputs.tree.unfinished(NAME) / name, inputs.key, settings.estimator.checkpoint_seconds)
+    return Checkpoint(inputs.paths.unfinished(NAME) / name, inputs.key, settings.estimator.checkpoint_seconds)
 
 
 def _finished_block(inputs: Inputs, settings: Settings, unit: tuple[int, int]) -> Tensor | None:
@@ -170,7 +171,7 @@ def _save_references(inputs: Inputs, settings: Settings) -> None:
     halves = first_half / half, (total - first_half) / (n - half)
     files = {}
     for index, layer in enumerate(layers):
-        path = inputs.tree.reference(layer)
+        path = inputs.paths.reference(layer)
         tensors = {f"n{size}": mean[index] for size, mean in means.items()}
         save_tensors(path, tensors | {f"half{number}": mean[index] for number, mean in enumerate(halves)})
         files[str(layer)] = sha256_file(path)
@@ -191,16 +192,16 @@ def _save_references(inputs: Inputs, settings: Settings) -> None:
         "key": dict(inputs.key),
         "files": files,
     }
-    write_json(inputs.tree.reference_metadata, metadata)
+    write_json(inputs.paths.reference_metadata, metadata)
 
 
 def _references_stand(inputs: Inputs) -> bool:
     """Whether whole references made from the same things are there already."""
-    path = inputs.tree.reference_metadata
+    path = inputs.paths.reference_metadata
     try:
         metadata = read_json(path) if path.is_file() else {}
         return metadata.get("key") == dict(inputs.key) and all(
-            sha256_file(inputs.tree.reference(int(layer))) == sha256 for layer, sha256 in metadata["files"].items()
+            sha256_file(inputs.paths.reference(int(layer))) == sha256 for layer, sha256 in metadata["files"].items()
         )
     except InputError:
         return False
@@ -210,19 +211,19 @@ def _references_stand(inputs: Inputs) -> bool:
 
 
 def _save_comparison(inputs: Inputs, settings: Settings, layers: list[int]) -> Path:
-    tree = inputs.tree
-    calibration = load_calibration(tree, settings)
+    paths = inputs.paths
+    calibration = load_calibration(paths, settings)
     rows, floors = [], []
     for layer in tqdm(layers, desc="rank comparison", unit="layer"):
-        part = tree.unfinished(NAME) / f"comparison_{layer}.json"
+        part = paths.unfinished(NAME) / f"comparison_{layer}.json"
         content = load_part(part, inputs.key)
         if content is None:
-            content = _compare_layer(tree, layer, calibration, settings)
+            content = _compare_layer(paths, layer, calibration, settings)
             save_part(part, inputs.key, content)
         rows += content["rows"]
         floors.append(content["noise_floor"])
-    path, size = tree.validation(COMPARISON), settings.estimator.corpus_sizes[-1]
-    write_json(path, {"model": tree.model, "corpus_size": size, "rows": rows, "noise_floor": floors})
+    path, size = paths.validation(COMPARISON), settings.estimator.corpus_sizes[-1]
+    write_json(path, {"model": paths.model, "corpus_size": size, "rows": rows, "noise_floor": floors})
     return path
 
 
@@ -237,10 +238,10 @@ def _compared(settings: EstimatorSettings, in_window: bool) -> Iterator[tuple[st
         yield from ((other, oversampling, settings.power_iterations[0], rank) for rank in settings.ranks)
 
 
-def _compare_layer(tree: ModelPaths, layer: int, calibration: Calibration, settings: Settings) -> dict:
+def _compare_layer(paths: ModelPaths, layer: int, calibration: Calibration, settings: Settings) -> dict:
     """One row per estimator with the statistics of section 5.4, preregistered seed; and the noise floor."""
     size, seed = settings.estimator.corpus_sizes[-1], settings.estimator.sketch_seeds[0]
-    matrix = load_reference(tree.reference(layer), [size])[size]
+    matrix = load_reference(paths.reference(layer), [size])[size]
     width = matrix.shape[0]
     probes = ("gaussian", "rademacher")
     estimators = {
@@ -290,7 +291,7 @@ def _compare_layer(tree: ModelPaths, layer: int, calibration: Calibration, setti
                 "svd_floor_E_vec": _relative_error(direct, floor, held_out),
             }
         )
-    return {"rows": rows, "noise_floor": _noise_floor(tree, layer, calibration, lam_rel, width)}
+    return {"rows": rows, "noise_floor": _noise_floor(paths, layer, calibration, lam_rel, width)}
 
 
 def _relative_error(direct: Tensor, factors: Factors, activations: Tensor) -> float:
@@ -305,9 +306,9 @@ def rank_agreement(exact: np.ndarray, estimated: np.ndarray) -> float | None:
     return float(spearmanr(exact[both], estimated[both]).statistic)
 
 
-def _noise_floor(tree: ModelPaths, layer: int, calibration: Calibration, lam_rel: float, width: int) -> dict:
+def _noise_floor(paths: ModelPaths, layer: int, calibration: Calibration, lam_rel: float, width: int) -> dict:
     """Two disjoint halves of the corpus against each other: no claim is made below these errors."""
-    tensors = load_tensors(tree.reference(layer))
+    tensors = load_tensors(paths.reference(layer))
     first, second = tensors["half0"].double(), tensors["half1"].double()
     held_out, states = calibration.activations(layer), calibration.states[layer]
     centred = held_out - held_out.mean(dim=0)

@@ -79,23 +79,23 @@ def run(*, corpus: Path, root: Path, settings: Settings, keep_unfinished: bool =
         )
     inputs = open_inputs(corpus, root, settings)
     check_references(inputs, settings.estimator.corpus_sizes[-1:], settings.alternatives.layers)
-    calibration = load_calibration(inputs.tree, settings)
+    calibration = load_calibration(inputs.paths, settings)
     key = {**inputs.key, "code": code_sha256(MODULE)}
-    parts = {layer: load_part(_part(inputs.tree, layer), key) for layer in settings.alternatives.layers}
+    parts = {layer: load_part(_part(inputs.paths, layer), key) for layer in settings.alternatives.layers}
     if pending := [layer for layer, part in parts.items() if part is None]:
         windows = inputs.windows.first(settings.estimator.corpus_sizes[-1])
         corpus_states = last_token_states(inputs.lm, windows.input_ids, pending)
         for layer in tqdm(pending, desc="alternatives", unit="layer"):
             parts[layer] = _validate_layer(inputs, calibration, settings, layer, corpus_states[layer], key)
 
-    tree = inputs.tree
+    paths = inputs.paths
     kept = [Path(root) / path for part in parts.values() for path in part["files"]]
-    _remove_stale(tree, {path.parent for path in kept})
-    write_json_lines(tree.validation(FILE), [row for part in parts.values() for row in part["rows"]])
+    _remove_stale(paths, {path.parent for path in kept})
+    write_json_lines(paths.validation(FILE), [row for part in parts.values() for row in part["rows"]])
     save_closure(root, MODULE)
     if not keep_unfinished:
-        tree.finish(NAME)
-    return Receipt.of(root, [*kept, tree.validation(FILE)])
+        paths.finish(NAME)
+    return Receipt.of(root, [*kept, paths.validation(FILE)])
 
 
 def last_token_states(lm: LanguageModel, input_ids: np.ndarray, layers: list[int]) -> dict[int, Tensor]:
@@ -106,14 +106,14 @@ def last_token_states(lm: LanguageModel, input_ids: np.ndarray, layers: list[int
     return {layer: streams[:, index] for index, layer in enumerate(layers)}
 
 
-def _part(tree: ModelPaths, layer: int) -> Path:
-    return tree.unfinished(NAME) / f"layer_{layer}.json"
+def _part(paths: ModelPaths, layer: int) -> Path:
+    return paths.unfinished(NAME) / f"layer_{layer}.json"
 
 
-def _remove_stale(tree: ModelPaths, kept: set[Path]) -> None:
+def _remove_stale(paths: ModelPaths, kept: set[Path]) -> None:
     """Remove factors that an earlier run chose and this one did not."""
     for estimator in ESTIMATORS:
-        for folder in tree.alternative(estimator, 0).parent.glob("*"):
+        for folder in paths.alternative(estimator, 0).parent.glob("*"):
             if folder.is_dir() and folder not in kept:
                 shutil.rmtree(folder)
 
@@ -166,8 +166,8 @@ def _validate_layer(
 ) -> dict[str, Any]:
     """Rows of one layer and its kept factors' paths relative to the root; both are saved as a part."""
     size = settings.estimator.corpus_sizes[-1]
-    matrix = load_reference(inputs.tree.reference(layer), [size])[size]
-    judge = LayerJudge(inputs.tree.model, layer, matrix, calibration, settings)
+    matrix = load_reference(inputs.paths.reference(layer), [size])[size]
+    judge = LayerJudge(inputs.paths.model, layer, matrix, calibration, settings)
     rows, files = [], []
     best: dict[str, tuple[dict, Estimate]] = {}
     for candidate in _candidates(matrix, corpus_states, settings):
@@ -180,9 +180,8 @@ def _validate_layer(
     for row, estimate in best.values():
         row["chosen"] = True
         files += _save(inputs, settings, row, estimate, matrix.shape[0])
-    paths = [path.relative_to(inputs.tree.root).as_posix() for path in files]
-    part = {"rows": rows, "files": paths}
-    save_part(_part(inputs.tree, layer), key, part)
+    part = {"rows": rows, "files": [path.relative_to(inputs.paths.root).as_posix() for path in files]}
+    save_part(_part(inputs.paths, layer), key, part)
     return part
 
 
@@ -313,4 +312,4 @@ def _save(inputs: Inputs, settings: Settings, row: dict, estimate: Estimate, wid
         "code_sha256": code_sha256(MODULE),
     }
     factors = estimate.factors if deflated else estimate
-    return save_factors(inputs.tree.alternative(row["estimator"], row["layer"]), factors, metadata)
+    return save_factors(inputs.paths.alternative(row["estimator"], row["layer"]), factors, metadata)

@@ -52,7 +52,7 @@ def run_layer(*, corpus: Path, root: Path, settings: Settings, layer: int) -> Re
     inputs = open_inputs(corpus, root, settings)
     part = _part(inputs, layer)
     if (content := load_part(part, inputs.key)) is None:
-        content = _validate_layer(inputs, load_calibration(inputs.tree, settings), settings, layer)
+        content = _validate_layer(inputs, load_calibration(inputs.paths, settings), settings, layer)
         save_part(part, inputs.key, content)
     return Receipt.of(root, [part, *(Path(root) / path for path in content["files"])])
 
@@ -67,7 +67,7 @@ def run(*, corpus: Path, root: Path, settings: Settings, keep_unfinished: bool =
         InputError: as `run_layer`.
     """
     inputs = open_inputs(corpus, root, settings)
-    calibration = load_calibration(inputs.tree, settings)
+    calibration = load_calibration(inputs.paths, settings)
     parts = []
     for layer in tqdm(settings.iss.layers, desc="validation", unit="layer"):
         content = load_part(_part(inputs, layer), inputs.key)
@@ -76,31 +76,31 @@ def run(*, corpus: Path, root: Path, settings: Settings, keep_unfinished: bool =
             save_part(_part(inputs, layer), inputs.key, content)
         parts.append(content)
 
-    tree = inputs.tree
+    paths = inputs.paths
     written = [Path(root) / path for part in parts for path in part["files"]]
     for name in FILES:
-        write_json_lines(tree.validation(name), [row for part in parts for row in part[name]])
-        written.append(tree.validation(name))
+        write_json_lines(paths.validation(name), [row for part in parts for row in part[name]])
+        written.append(paths.validation(name))
     whitening = {str(layer): part["lam_rel"] for layer, part in zip(settings.iss.layers, parts, strict=True)}
-    write_json(tree.validation("whitening.json"), {"model": tree.model, "lam_rel": whitening})
+    write_json(paths.validation("whitening.json"), {"model": paths.model, "lam_rel": whitening})
     save_stages_closure(root)
     if not keep_unfinished:
-        tree.finish(NAME)
-    return Receipt.of(root, [*written, tree.validation("whitening.json")])
+        paths.finish(NAME)
+    return Receipt.of(root, [*written, paths.validation("whitening.json")])
 
 
 def _part(inputs: Inputs, layer: int) -> Path:
-    return inputs.tree.unfinished(NAME) / f"layer_{layer}.json"
+    return inputs.paths.unfinished(NAME) / f"layer_{layer}.json"
 
 
 def _validate_layer(inputs: Inputs, calibration: Calibration, settings: Settings, layer: int) -> dict[str, Any]:
     """Rows of every validation file, the whitening penalties, and the factors' paths relative to the root."""
-    tree, sizes = inputs.tree, settings.estimator.corpus_sizes
+    paths, sizes = inputs.paths, settings.estimator.corpus_sizes
     if settings.estimator.reference:
         check_references(inputs, sizes, [layer])
     corpus_ids = inputs.windows.first(sizes[-1]).input_ids
-    estimators = layer_estimators(tree, settings.estimator, layer, inputs.lm, corpus_ids)
-    study = LayerStudy(tree.model, estimators, calibration, settings, width=inputs.lm.width)
+    estimators = layer_estimators(paths, settings.estimator, layer, inputs.lm, corpus_ids)
+    study = LayerStudy(paths.model, estimators, calibration, settings, width=inputs.lm.width)
     start = starting_size(study.convergence, settings.validation)
     attempts = climb(settings.estimator, settings.validation, start, study.evaluate)
     written = []
@@ -113,11 +113,11 @@ def _validate_layer(inputs: Inputs, calibration: Calibration, settings: Settings
         for seed in seeds[:1] if rule == PREREGISTERED else seeds:
             preregistered = seed == seeds[0]
             written += save_factors(
-                tree.factors(layer, None if preregistered else seed),
+                paths.factors(layer, None if preregistered else seed),
                 study.factors(rung, rung.rank, seed),
                 _metadata(inputs, study, attempts[-1], settings, seed),
             )
-    for stale in sorted(tree.factors(layer).rglob("*"), reverse=True):  # of an earlier run that chose others
+    for stale in sorted(paths.factors(layer).rglob("*"), reverse=True):  # of an earlier run that chose others
         if stale.is_file() and stale not in written:
             stale.unlink()
         elif stale.is_dir() and not any(stale.iterdir()):
@@ -128,7 +128,7 @@ def _validate_layer(inputs: Inputs, calibration: Calibration, settings: Settings
         "seed_stability.jsonl": study.seed_rows,
         "corpus_convergence.jsonl": study.convergence_rows(start),
         "lam_rel": {"iss": study.lam_rel, "raw": study.lam_rel_raw},
-        "files": [path.relative_to(tree.root).as_posix() for path in written],
+        "files": [path.relative_to(paths.root).as_posix() for path in written],
     }
 
 

@@ -8,6 +8,7 @@ import yaml
 from sparse_control.corpus import load_corpus
 from sparse_control.errors import InputError
 from sparse_control.files import read_json, read_json_lines, sha256_file, write_json, write_text
+from sparse_control.models.fetch import model_label
 from sparse_control.receipt import Receipt
 from sparse_control.records.paths import ModelPaths, save_stages_closure, stages_code_sha256
 from sparse_control.settings import Settings
@@ -41,15 +42,15 @@ def run(*, corpus: Path, root: Path, settings: Settings) -> Receipt:
         InputError: stage B's files are missing.
     """
     windows = load_corpus(corpus)
-    whitening = read_json(ModelPaths(root, settings.model).validation("whitening.json"))
-    tree = ModelPaths(root, whitening["model"])  # the name stage B filed the model under
+    paths = ModelPaths(root, model_label(settings.model), settings.null)
+    whitening = read_json(paths.validation("whitening.json"))
     layers: dict[str, dict[str, Any]] = {
         str(layer): {"status": "unresolved", "step": None} for layer in settings.iss.layers
     }
-    for row in read_json_lines(tree.validation("per_model_action_validation.jsonl")):
+    for row in read_json_lines(paths.validation("per_model_action_validation.jsonl")):
         if row["chosen"]:
             kept = ("k", "oversampling", "power_iterations", "corpus_size", "step")
-            reporting = read_json(tree.factors(row["layer"]) / "metadata.json")["reporting"]
+            reporting = read_json(paths.factors(row["layer"]) / "metadata.json")["reporting"]
             seeds = settings.estimator.sketch_seeds
             layers[str(row["layer"])] = {
                 "status": "validated",
@@ -65,37 +66,37 @@ def run(*, corpus: Path, root: Path, settings: Settings) -> Receipt:
         "layer_windows": {"preregistered": settings.iss.layers, "layers": layers},
     }
     for name, content in configs.items():
-        write_text(tree.config(name), yaml.safe_dump(content, sort_keys=False))
+        write_text(paths.config(name), yaml.safe_dump(content, sort_keys=False))
 
-    files = [tree.config(name) for name in configs]
-    files += [tree.validation(name) for name in VALIDATION_FILES]
+    files = [paths.config(name) for name in configs]
+    files += [paths.validation(name) for name in VALIDATION_FILES]
     if settings.estimator.reference:
-        files.append(tree.validation("small_model_full_comparison.json"))
+        files.append(paths.validation("small_model_full_comparison.json"))
     for layer, chosen in layers.items():
         if chosen["status"] == "validated":
-            files += [folder / name for folder in factor_folders(tree, int(layer), chosen) for name in FACTOR_FILES]
+            files += [folder / name for folder in factor_folders(paths, int(layer), chosen) for name in FACTOR_FILES]
     manifest = {
         "schema": SCHEMA,
-        "model": tree.model,
+        "model": paths.model,
         "settings": settings.model_dump(),
         "corpus_sha256": windows.sha256,
-        "calibration_states_sha256": sha256_file(tree.states("calibration")),
+        "calibration_states_sha256": sha256_file(paths.states("calibration")),
         "layers": layers,
         "lam_rel": whitening["lam_rel"],
         "code_sha256": stages_code_sha256(),
-        "files": {path.relative_to(tree.base).as_posix(): sha256_file(path) for path in files},
+        "files": {path.relative_to(paths.base).as_posix(): sha256_file(path) for path in files},
     }
-    write_json(tree.manifest, manifest)
+    write_json(paths.manifest, manifest)
     save_stages_closure(root)
-    return Receipt.of(root, [*(tree.config(name) for name in configs), tree.manifest])
+    return Receipt.of(root, [*(paths.config(name) for name in configs), paths.manifest])
 
 
-def factor_folders(tree: ModelPaths, layer: int, frozen: dict[str, Any]) -> list[Path]:
+def factor_folders(paths: ModelPaths, layer: int, frozen: dict[str, Any]) -> list[Path]:
     """The factors of a validated layer, one folder per reported sketch seed, the preregistered one first."""
-    return [tree.factors(layer), *(tree.factors(layer, seed) for seed in frozen["seeds"][1:])]
+    return [paths.factors(layer), *(paths.factors(layer, seed) for seed in frozen["seeds"][1:])]
 
 
-def load_manifest(tree: ModelPaths, accept_code: str | None = None) -> dict[str, Any]:
+def load_manifest(paths: ModelPaths, accept_code: str | None = None) -> dict[str, Any]:
     """The freeze manifest, after checking every file it lists and the code it was made by.
 
     Args:
@@ -104,17 +105,17 @@ def load_manifest(tree: ModelPaths, accept_code: str | None = None) -> dict[str,
     Raises:
         InputError: no manifest, a listed file missing or changed, or other code.
     """
-    if not tree.manifest.is_file():
-        raise InputError(f"{tree.manifest}: no freeze manifest; official ISS needs stage C first (run official-iss)")
-    manifest = read_json(tree.manifest)
+    if not paths.manifest.is_file():
+        raise InputError(f"{paths.manifest}: no freeze manifest; official ISS needs stage C first (run official-iss)")
+    manifest = read_json(paths.manifest)
     if not isinstance(manifest, dict) or manifest.get("schema") != SCHEMA:
-        raise InputError(f"{tree.manifest}: schema: expected {SCHEMA!r}; run stage C again (run official-iss)")
-    _check_shape(tree.manifest, manifest)
+        raise InputError(f"{paths.manifest}: schema: expected {SCHEMA!r}; run stage C again (run official-iss)")
+    _check_shape(paths.manifest, manifest)
     for name, recorded in manifest["files"].items():
-        path = tree.base / name
+        path = paths.base / name
         if not path.is_file():
             raise InputError(
-                f"{path}: is missing but frozen in {tree.manifest.name}; run `dvc pull` or stages B and C again"
+                f"{path}: is missing but frozen in {paths.manifest.name}; run `dvc pull` or stages B and C again"
             )
         found = sha256_file(path)
         if found != recorded:
@@ -123,7 +124,7 @@ def load_manifest(tree: ModelPaths, accept_code: str | None = None) -> dict[str,
             )
     if manifest["code_sha256"] != stages_code_sha256() and not accept_code:
         raise InputError(
-            f"{tree.manifest}: made by another version of the code; run stages A to C again (run official-iss), "
+            f"{paths.manifest}: made by another version of the code; run stages A to C again (run official-iss), "
             "or say why the change does not matter (--accept-code REASON)"
         )
     return manifest

@@ -81,14 +81,14 @@ class Calibration:
         return self.states[layer][self.held_out]
 
 
-def load_calibration(tree: ModelPaths, settings: Settings) -> Calibration:
+def load_calibration(paths: ModelPaths, settings: Settings) -> Calibration:
     """Read what stage A saved.
 
     Raises:
         InputError: the file is missing or corrupt.
     """
     labels = Labels.of(calibration_queries(settings))
-    tensors = load_tensors(tree.states("calibration"))
+    tensors = load_tensors(paths.states("calibration"))
     rows = stream(settings.validation.seed, "official-iss", "calibration", "activations").permutation(len(labels.facts))
     return Calibration(
         labels=labels,

@@ -45,15 +45,15 @@ def run(
             without a reason, or overlapping resources (the message holds the offending ids).
     """
     inputs = open_inputs(corpus, root, settings)
-    lm, windows, tree = inputs.lm, inputs.windows, inputs.tree
-    manifest = load_manifest(tree, accept_code)
+    lm, windows, paths = inputs.lm, inputs.windows, inputs.paths
+    manifest = load_manifest(paths, accept_code)
     relevant = settings.model_dump(exclude={"protocol", "preset"})  # those of the six axes, and a name
     if {name: manifest["settings"].get(name) for name in relevant} != relevant:
-        raise InputError(f"{tree.manifest}: frozen with other settings than params.yaml has now; freeze again")
+        raise InputError(f"{paths.manifest}: frozen with other settings than params.yaml has now; freeze again")
     if manifest["corpus_sha256"] != windows.sha256:
         raise InputError(f"{corpus}: is not the corpus of the freeze manifest; build it again (corpus build)")
-    if manifest["calibration_states_sha256"] != sha256_file(tree.states("calibration")):
-        raise InputError(f"{tree.states('calibration')}: changed after the freeze; run stages A to C again")
+    if manifest["calibration_states_sha256"] != sha256_file(paths.states("calibration")):
+        raise InputError(f"{paths.states('calibration')}: changed after the freeze; run stages A to C again")
 
     queries = load_queries(
         "benchmark",
@@ -63,9 +63,9 @@ def run(
         templates=settings.iss.templates,
     )
     check_separation(windows.texts, calibration_queries(settings), queries, articles=windows.articles)
-    labels, calibration = Labels.of(queries), load_calibration(tree, settings)
+    labels, calibration = Labels.of(queries), load_calibration(paths, settings)
     checkpoint = Checkpoint(
-        tree.unfinished(NAME) / "benchmark_states", inputs.key, settings.estimator.checkpoint_seconds
+        paths.unfinished(NAME) / "benchmark_states", inputs.key, settings.estimator.checkpoint_seconds
     )
     states = query_states(lm, queries, settings.iss.layers, "benchmark states", checkpoint)
 
@@ -104,12 +104,12 @@ def run(
     per_fact = _per_fact(every)
     official, raw_summary = (_summary(per_fact[per_fact.metric == metric], settings) for metric in (OFFICIAL, RAW))
     if raw_summary is None:
-        raise InputError(f"{tree.base}: no fact of the benchmark has a defined Raw-ISS; look at the model's states")
+        raise InputError(f"{paths.base}: no fact of the benchmark has a defined Raw-ISS; look at the model's states")
 
     if reduced:
-        save_tensors(tree.states("benchmark"), reduced)
-    write_json_lines(tree.result("iss_per_fact_layer.jsonl"), _rows(tree.model, every))
-    write_json_lines(tree.result("iss_per_fact.jsonl"), _rows(tree.model, per_fact))
+        save_tensors(paths.states("benchmark"), reduced)
+    write_json_lines(paths.result("iss_per_fact_layer.jsonl"), _rows(paths.model, every))
+    write_json_lines(paths.result("iss_per_fact.jsonl"), _rows(paths.model, per_fact))
 
     window = settings.iss.layers
     status = manifest["layers"]
@@ -123,9 +123,9 @@ def run(
         "threads": settings.threads,
     }
     write_json(
-        tree.result("iss_model_summary.json"),
+        paths.result("iss_model_summary.json"),
         {
-            "model": tree.model,
+            "model": paths.model,
             "null": settings.null,
             "window": window,
             "validated_layers": [layer for layer in window if status[str(layer)]["status"] == "validated"],
@@ -140,20 +140,20 @@ def run(
         },
     )
     write_json(
-        tree.result("raw_iss_ablation.json"),
+        paths.result("raw_iss_ablation.json"),
         {
-            "model": tree.model,
+            "model": paths.model,
             "per_layer": [{"layer": row["layer"], "raw_iss": row["raw_iss"]} for row in per_layer],
             **raw_summary,
             "provenance": provenance,
         },
     )
     names = ["iss_per_fact_layer.jsonl", "iss_per_fact.jsonl", "iss_model_summary.json", "raw_iss_ablation.json"]
-    written = [tree.result(name) for name in names]
+    written = [paths.result(name) for name in names]
     save_stages_closure(root)
     if not keep_unfinished:
-        tree.finish(NAME)
-    return Receipt.of(root, [*written, tree.states("benchmark")] if reduced else written)
+        paths.finish(NAME)
+    return Receipt.of(root, [*written, paths.states("benchmark")] if reduced else written)
 
 
 def _frozen_factors(inputs: Inputs, layer: int, frozen: dict[str, Any]) -> list[Factors]:
@@ -165,7 +165,7 @@ def _frozen_factors(inputs: Inputs, layer: int, frozen: dict[str, Any]) -> list[
     if frozen["status"] != "validated":
         return []
     key, loaded = inputs.key, []
-    for folder, seed in zip(factor_folders(inputs.tree, layer, frozen), frozen["seeds"], strict=True):
+    for folder, seed in zip(factor_folders(inputs.paths, layer, frozen), frozen["seeds"], strict=True):
         factors, metadata = load_factors(folder)
         expected = {
             "model": key["model"],

@@ -1,4 +1,4 @@
-"""What every stage opens: the model, the corpus, the output tree, and the key of work begun with them."""
+"""What every stage opens: the model, the corpus, the paths, and the key of work begun with them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,13 +22,13 @@ class Inputs:
     """Attributes:
     lm: the model, or its null.
     windows: the corpus, or its null.
-    tree: where files of this model stand.
+    paths: where the files of this model, or of its null, are.
     key: what unfinished work depends on.
     """
 
     lm: LanguageModel
     windows: Corpus
-    tree: ModelPaths
+    paths: ModelPaths
     key: Key
 
 
@@ -52,7 +52,7 @@ def open_inputs(corpus: Path, root: Path, settings: Settings) -> Inputs:
         "settings": sha256_json(settings.model_dump(exclude={"protocol", "preset", "model", "dtype", "null"})),
         "code": stages_code_sha256(),
     }
-    return Inputs(lm, windows, ModelPaths(root, lm.name), key)
+    return Inputs(lm, windows, ModelPaths(root, lm.name, settings.null), key)
 
 
 def source_metadata(inputs: Inputs, settings: Settings) -> dict[str, Any]:
@@ -82,7 +82,7 @@ def check_references(inputs: Inputs, sizes: Sequence[int], layers: Sequence[int]
     Raises:
         InputError: references that are missing, changed, or made from another model, corpus or null.
     """
-    path = inputs.tree.reference_metadata
+    path = inputs.paths.reference_metadata
     if not path.is_file():
         raise InputError(f"{path}: no exact references; run stage A first (run official-iss)")
     metadata = read_json(path)
@@ -106,7 +106,7 @@ def check_references(inputs: Inputs, sizes: Sequence[int], layers: Sequence[int]
                 f"{path}: layers: no exact reference of layer {layer}; choose from {', '.join(metadata['files'])}, "
                 "or set estimator.reference_layers to all and run stage A again"
             )
-        reference = inputs.tree.reference(layer)
+        reference = inputs.paths.reference(layer)
         if sha256_file(reference) != recorded:
             raise InputError(
                 f"{reference}: is not the file stage A wrote; restore it with `dvc checkout`, or run stage A again"

@@ -79,8 +79,8 @@ def load_reference(path: Path, sizes: Sequence[int]) -> dict[int, Tensor]:
 
 
 def layer_estimators(
-    tree: ModelPaths, settings: EstimatorSettings, layer: int, lm: LanguageModel | None, corpus_ids: np.ndarray | None
+    paths: ModelPaths, settings: EstimatorSettings, layer: int, lm: LanguageModel | None, corpus_ids: np.ndarray | None
 ) -> LayerEstimators:
     """The estimators of a layer: over the exact reference where the settings have one, else matrix-free."""
-    reference = load_reference(tree.reference(layer), settings.corpus_sizes) if settings.reference else None
+    reference = load_reference(paths.reference(layer), settings.corpus_sizes) if settings.reference else None
     return LayerEstimators(layer=layer, settings=settings, reference=reference, lm=lm, corpus_ids=corpus_ids)

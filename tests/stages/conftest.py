@@ -5,7 +5,9 @@ import json
 import pytest
 
 from sparse_control.files import sha256_file, write_json, write_json_lines
+from sparse_control.models.fetch import model_label
 from sparse_control.project import project_folder
+from sparse_control.records.paths import ModelPaths
 from sparse_control.settings import Settings, load_settings
 
 
@@ -41,6 +43,12 @@ def small_model(tmp_path_factory):
         AutoModelForCausalLM.from_config(config).save_pretrained(folder)
     byte_tokenizer().save_pretrained(folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def paths_of(small_model):
+    """Paths of the small model, or of one of its nulls, below a root."""
+    return lambda root, null="none": ModelPaths(root, model_label(str(small_model)), null)
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -23,14 +24,13 @@ from sparse_control.jacobian.alternatives import (
 from sparse_control.jacobian.operator import DenseOperator
 from sparse_control.models import load_model
 from sparse_control.models.stream import residual_stream
-from sparse_control.records.paths import ModelPaths
 from sparse_control.settings import Settings
 from sparse_control.stages import a_reference, alternatives, b_validate, c_freeze
 from sparse_control.stages.calibration import load_calibration
 from sparse_control.stages.ladder import Evidence, failures
 from sparse_control.stages.sketches import load_reference
 
-FILE = "jacobian_iss/validation/alternatives.jsonl"
+FILE = "alternatives.jsonl"
 
 
 def settings_with(settings: Settings, **parts: dict) -> Settings:
@@ -64,30 +64,31 @@ def judged(official, tmp_path_factory, settings, small_corpus):
 
 
 @pytest.fixture
-def references(official, tmp_path):
+def references(official, tmp_path, paths_of):
     """A root with stage A's files alone."""
-    base = tmp_path / "root" / "jacobian_iss"
+    base = paths_of(tmp_path / "root").base
     for name in ("full_reference", "transported_states"):
-        shutil.copytree(official / "jacobian_iss" / name, base / name)
-    return base.parent
+        shutil.copytree(paths_of(official).base / name, base / name)
+    return tmp_path / "root"
 
 
 def contents(root) -> dict[str, bytes]:
     return {path.relative_to(root).as_posix(): path.read_bytes() for path in root.rglob("*") if path.is_file()}
 
 
-def test_official_files_stay_byte_identical(official, judged, settings):
+def test_official_files_stay_byte_identical(official, judged, settings, paths_of):
     root, receipt = judged
     before, after = contents(official), contents(root)
     assert {name: after[name] for name in before} == before
     new = set(after) - set(before)
-    assert FILE in new and all(name.startswith(("jacobian_iss/alternatives/", "code/", FILE)) for name in new)
-    c_freeze.load_manifest(ModelPaths(root, "small"))  # the freeze still holds
-    assert receipt.broken(root) == [] and FILE in dict(receipt.files)
+    rows, factors = paths_of(Path()).validation(FILE).as_posix(), f"{paths_of(Path()).base.as_posix()}/alternatives/"
+    assert rows in new and all(name.startswith((factors, "code/", rows)) for name in new)
+    c_freeze.load_manifest(paths_of(root))  # the freeze still holds
+    assert receipt.broken(root) == [] and rows in dict(receipt.files)
 
 
-def test_one_row_for_every_layer_alternative_and_rank(judged, settings):
-    rows = read_json_lines(judged[0] / FILE)
+def test_one_row_for_every_layer_alternative_and_rank(judged, settings, paths_of):
+    rows = read_json_lines(paths_of(judged[0]).validation(FILE))
     kinds = [("svd", None), ("qb_deflated", 0), ("qb_deflated", 1), ("qb_activation", 0), ("output_sketch", None)]
     expected = [(layer, *kind, k) for layer in (0, 2) for kind in kinds for k in (4, 8, 16, 30)]
     assert [(row["layer"], row["estimator"], row["power_iterations"], row["k"]) for row in rows] == expected
@@ -100,8 +101,8 @@ def test_one_row_for_every_layer_alternative_and_rank(judged, settings):
     assert deviations["svd"] == 0 and all(deviations[name] > 0 for name in deviations if name != "svd")
 
 
-def test_verdicts_are_those_of_the_official_rule(judged, settings):
-    rows = [row for row in read_json_lines(judged[0] / FILE) if row["estimator"] != "output_sketch"]
+def test_verdicts_are_those_of_the_official_rule(judged, settings, paths_of):
+    rows = [row for row in read_json_lines(paths_of(judged[0]).validation(FILE)) if row["estimator"] != "output_sketch"]
     names = ("median_cosine", "median_relative_error", "iss_rank_difference", "iss_seed_deviation")
     for row in rows:
         failed = failures(Evidence(*(row[name] for name in names)), settings.validation)
@@ -111,10 +112,10 @@ def test_verdicts_are_those_of_the_official_rule(judged, settings):
 
 
 @pytest.mark.parametrize("name", ["svd", "qb_deflated", "qb_activation", "output_sketch"])
-def test_every_figure_by_a_plain_recomputation(judged, settings, small_corpus, name):
+def test_every_figure_by_a_plain_recomputation(judged, settings, small_corpus, name, paths_of):
     """Dense matrices, separate runs at k and 2k for every seed, and the formulas as they are written."""
-    tree, layer, k, p = ModelPaths(judged[0], "small"), 2, 8, 2
-    calibration, matrix = load_calibration(tree, settings), load_reference(tree.reference(layer), [8])[8]
+    paths, layer, k, p = paths_of(judged[0]), 2, 8, 2
+    calibration, matrix = load_calibration(paths, settings), load_reference(paths.reference(layer), [8])[8]
     windows = load_corpus(small_corpus).input_ids
     probes = residual_stream(load_model(settings.model), torch.as_tensor(windows))[:, layer]
     build = {
@@ -154,14 +155,14 @@ def test_every_figure_by_a_plain_recomputation(judged, settings, small_corpus, n
     power = {"qb_deflated": 1, "qb_activation": 0}.get(name)
     (row,) = (
         row
-        for row in read_json_lines(judged[0] / FILE)
+        for row in read_json_lines(paths_of(judged[0]).validation(FILE))
         if (row["layer"], row["estimator"], row["power_iterations"], row["k"]) == (layer, name, power, k)
     )
     assert {key: row[key] for key in expected} == pytest.approx(expected, rel=1e-6, abs=1e-9)
 
 
-def test_full_width_is_exact_and_the_svd_is_the_floor(judged):
-    rows = read_json_lines(judged[0] / FILE)
+def test_full_width_is_exact_and_the_svd_is_the_floor(judged, paths_of):
+    rows = read_json_lines(paths_of(judged[0]).validation(FILE))
     floor = {(row["layer"], row["r"]): row["E_F"] for row in rows if row["estimator"] == "svd"}
     for row in rows:
         if row["estimator"] == "qb_activation":
@@ -175,54 +176,56 @@ def test_full_width_is_exact_and_the_svd_is_the_floor(judged):
         assert errors == [None] * 4 or errors[0] > errors[1] > errors[2] > errors[3]
 
 
-def test_a_sketch_has_no_action_and_is_never_accepted(judged):
-    rows = [row for row in read_json_lines(judged[0] / FILE) if row["estimator"] == "output_sketch"]
+def test_a_sketch_has_no_action_and_is_never_accepted(judged, paths_of):
+    rows = [row for row in read_json_lines(paths_of(judged[0]).validation(FILE)) if row["estimator"] == "output_sketch"]
     undefined = ("E_F", "E_vec", "C_vec", "E_vec_centred", "C_vec_centred", "median_cosine", "median_relative_error")
     for row in rows:
         assert all(row[name] is None for name in undefined) and row["E_ISS"] is not None and row["iss"] is not None
         assert not row["passed"] and not row["chosen"]
         assert row["reason"].startswith(alternatives.NO_ACTION) and "nan" not in row["reason"]
-    assert not (judged[0] / "jacobian_iss/alternatives/output_sketch").exists()
+    assert not (paths_of(judged[0]).base / "alternatives/output_sketch").exists()
 
 
-def test_the_smallest_passing_rank_is_kept_and_reproduces_its_row(judged, settings):
+def test_the_smallest_passing_rank_is_kept_and_reproduces_its_row(judged, settings, paths_of):
     root, _ = judged
-    tree, rows = ModelPaths(root, "small"), read_json_lines(root / FILE)
-    calibration = load_calibration(tree, settings)
+    paths, rows = paths_of(root), read_json_lines(paths_of(root).validation(FILE))
+    calibration = load_calibration(paths, settings)
     kept = [row for row in rows if row["chosen"]]
     passing = {(row["layer"], row["estimator"]) for row in rows if row["passed"]}
     assert passing and sorted((row["layer"], row["estimator"]) for row in kept) == sorted(passing)
     for row in kept:
         same = [other for other in rows if (other["layer"], other["estimator"]) == (row["layer"], row["estimator"])]
         assert row["k"] == min(other["k"] for other in same if other["passed"])
-        estimate, metadata = load_alternative(tree.alternative(row["estimator"], row["layer"]))
+        estimate, metadata = load_alternative(paths.alternative(row["estimator"], row["layer"]))
         assert metadata["official"] is False and metadata["estimator"] == row["estimator"] and estimate.rank == row["k"]
         deflated = row["estimator"] == "qb_deflated"
         assert isinstance(estimate, DeflatedFactors) == deflated and (metadata["shift"] is not None) == deflated
-        matrix = load_reference(tree.reference(row["layer"]), [8])[8]
+        matrix = load_reference(paths.reference(row["layer"]), [8])[8]
         held_out = calibration.activations(row["layer"])
         agreement = action_agreement(held_out @ matrix.T, estimate.apply(held_out))
         assert agreement.median_relative_error == pytest.approx(row["median_relative_error"], abs=1e-5)
         if deflated:
             assert estimate.shift == pytest.approx(float(matrix.trace()) / 32, rel=1e-12)
-    saved = {path.parent for path in (root / "jacobian_iss/alternatives").rglob("metadata.json")}
-    assert saved == {tree.alternative(row["estimator"], row["layer"]) for row in kept}
+    saved = {path.parent for path in (paths_of(root).base / "alternatives").rglob("metadata.json")}
+    assert saved == {paths.alternative(row["estimator"], row["layer"]) for row in kept}
 
 
-def test_a_rerun_is_byte_identical_and_drops_what_is_no_longer_chosen(judged, tmp_path, settings, small_corpus):
+def test_a_rerun_is_byte_identical_and_drops_what_is_no_longer_chosen(
+    judged, tmp_path, settings, small_corpus, paths_of
+):
     root = shutil.copytree(judged[0], tmp_path / "root")
-    stale = ModelPaths(root, "small").alternative("svd", 1)
-    shutil.copytree(next((root / "jacobian_iss/alternatives").rglob("metadata.json")).parent, stale)
+    stale = paths_of(root).alternative("svd", 1)
+    shutil.copytree(next((paths_of(root).base / "alternatives").rglob("metadata.json")).parent, stale)
     receipt = alternatives.run(corpus=small_corpus, root=root, settings=settings)
     assert not stale.exists() and contents(root) == contents(judged[0]) and receipt == judged[1]
     nothing = settings_with(settings, validation={"median_cosine": 1.0, "median_relative_error": 0.0})
-    shutil.rmtree(root / "jacobian_iss/full_reference")
+    shutil.rmtree(paths_of(root).base / "full_reference")
     a_reference.run(corpus=small_corpus, root=root, settings=nothing)
     alternatives.run(corpus=small_corpus, root=root, settings=nothing)
-    assert not list((root / "jacobian_iss/alternatives").rglob("*.pt"))
+    assert not list((paths_of(root).base / "alternatives").rglob("*.pt"))
 
 
-def test_an_interrupted_run_is_taken_up(references, judged, settings, small_corpus, monkeypatch):
+def test_an_interrupted_run_is_taken_up(references, judged, settings, small_corpus, monkeypatch, paths_of):
     """The first layer is not judged again, and the outcome is the same to the byte."""
     judge_layer, layers = alternatives._validate_layer, []
 
@@ -235,10 +238,13 @@ def test_an_interrupted_run_is_taken_up(references, judged, settings, small_corp
     monkeypatch.setattr(alternatives, "_validate_layer", once)
     with pytest.raises(KeyboardInterrupt):
         alternatives.run(corpus=small_corpus, root=references, settings=settings)
-    assert not (references / FILE).exists()
+    assert not paths_of(references).validation(FILE).exists()
     alternatives.run(corpus=small_corpus, root=references, settings=settings)
-    assert layers == [0, 2, 2] and (references / FILE).read_bytes() == (judged[0] / FILE).read_bytes()
-    assert not (references / "jacobian_iss/checkpoints").exists()
+    assert (
+        layers == [0, 2, 2]
+        and paths_of(references).validation(FILE).read_bytes() == paths_of(judged[0]).validation(FILE).read_bytes()
+    )
+    assert not (paths_of(references).base / "checkpoints").exists()
 
 
 def test_probe_states_are_those_of_the_last_token(settings, small_corpus):
@@ -261,8 +267,8 @@ def test_settings_without_references_are_refused(tmp_path, settings, small_corpu
     assert list(tmp_path.rglob("*")) == []
 
 
-def test_missing_and_foreign_references_are_refused(references, settings, small_corpus):
-    path = references / "jacobian_iss/full_reference/small/metadata.json"
+def test_missing_and_foreign_references_are_refused(references, settings, small_corpus, paths_of):
+    path = paths_of(references).reference_metadata
     content = read_json(path)
     for change, message in (
         ({"key": content["key"] | {"corpus": "0" * 64}}, "corpus: references were made with 0000"),
@@ -278,7 +284,7 @@ def test_missing_and_foreign_references_are_refused(references, settings, small_
     (path.parent / "2.safetensors").unlink()
     with pytest.raises(InputError, match="2.safetensors: cannot be read"):
         alternatives.run(corpus=small_corpus, root=references, settings=settings)
-    assert not (references / FILE).exists()
+    assert not paths_of(references).validation(FILE).exists()
 
 
 def test_ranks_that_do_not_fit(references, settings, small_corpus):

@@ -9,20 +9,20 @@ from sparse_control.stages import a_reference, b_validate
 
 
 @pytest.fixture(scope="module")
-def base(tmp_path_factory, small_settings, small_corpus):
-    """jacobian_iss/ after stages A and B."""
+def measured(tmp_path_factory, small_settings, small_corpus, paths_of):
+    """Paths after stages A and B."""
     root = tmp_path_factory.mktemp("metadata")
     for stage in (a_reference, b_validate):
         stage.run(corpus=small_corpus, root=root, settings=small_settings)
-    return root / "jacobian_iss"
+    return paths_of(root)
 
 
-def test_which_map_it_is_and_of_what(base, small_settings, small_corpus):
+def test_which_map_it_is_and_of_what(measured, small_settings, small_corpus):
     """Target, norm, positions, dtype, BOS, weights, tokenizer, corpus and library versions."""
     lm, windows = load_model(small_settings.model), load_corpus(small_corpus)
-    paths = sorted(base.glob("low_rank_factors/small/*/metadata.json"))
+    paths = sorted(measured.all_factors.glob("*/metadata.json"))
     assert paths, "the settings must leave a validated layer"
-    reference = read_json(base / "full_reference/small/metadata.json")
+    reference = read_json(measured.reference_metadata)
     for content, model in [(read_json(path), None) for path in paths] + [(reference, reference["model"])]:
         model = content if model is None else model
         assert content["target_layer"] == lm.n_layers and content["position"] == "final"

@@ -49,12 +49,12 @@ def test_weights_that_stay_are_refused(small_model):
 
 
 @pytest.mark.parametrize("null", ["shuffled_tokens", "redrawn_weights"])
-def test_the_stages_run_on_a_null_and_say_so(tmp_path, small_settings, small_corpus, null):
+def test_the_stages_run_on_a_null_and_say_so(tmp_path, small_settings, small_corpus, null, paths_of):
     settings = small_settings.as_null(null)
     for stage in (a_reference, b_validate, c_freeze, d_official):
         stage.run(corpus=small_corpus, root=tmp_path, settings=settings)
-    base = tmp_path / "jacobian_iss"
-    summary = read_json(base / "iss_model_summary.json")
+    paths = paths_of(tmp_path, null)
+    summary = read_json(paths.result("iss_model_summary.json"))
     assert summary["null"] == null and summary["window"] == settings.nulls.layers
-    assert read_json(base / "full_reference/small/metadata.json")["null"] == null
+    assert read_json(paths.reference_metadata)["null"] == null
     assert ("redrawn_weights" in summary["provenance"]["model"]) == (null == "redrawn_weights")

@@ -14,7 +14,6 @@ from sparse_control.iss import benchmark
 from sparse_control.jacobian import exact, exact_jacobian
 from sparse_control.jacobian.store import REQUIRED_METADATA, load_factors
 from sparse_control.models import load_model
-from sparse_control.records.paths import ModelPaths
 from sparse_control.settings import Settings
 from sparse_control.stages import a_reference, b_validate, c_freeze, d_official, inputs
 from sparse_control.stages.states import load_tensors
@@ -40,27 +39,27 @@ def root(frozen, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def measured(frozen, tmp_path_factory, small_settings, small_corpus):
+def measured(frozen, tmp_path_factory, small_settings, small_corpus, paths_of):
     root = shutil.copytree(frozen, tmp_path_factory.mktemp("measured") / "root")
     receipt = d_official.run(corpus=small_corpus, root=root, settings=small_settings)
-    return root / "jacobian_iss", receipt
+    return paths_of(root).base, receipt
 
 
-def test_references_are_the_plain_average(frozen, small_settings, small_corpus):
+def test_references_are_the_plain_average(frozen, small_settings, small_corpus, paths_of):
     lm = load_model(small_settings.model)
     prompts = load_corpus(small_corpus).first(8).input_ids
     for position, layer in enumerate((0, 2)):
         expected = np.mean(
             [exact_jacobian(lm, torch.as_tensor(ids), [0, 2])[position].double().numpy() for ids in prompts], axis=0
         )
-        saved = load_tensors(frozen / "jacobian_iss/full_reference/small" / f"{layer}.safetensors")
+        saved = load_tensors(paths_of(frozen).reference(layer))
         assert set(saved) == {"n2", "n4", "n8", "half0", "half1"}
         assert np.allclose(saved["n8"], expected, atol=1e-5)
         assert np.allclose((saved["half0"] + saved["half1"]) / 2, saved["n8"], atol=1e-6)
 
 
-def test_comparison_has_every_rank_and_falls_with_it(frozen):
-    content = read_json(frozen / "jacobian_iss/validation/small_model_full_comparison.json")
+def test_comparison_has_every_rank_and_falls_with_it(frozen, paths_of):
+    content = read_json(paths_of(frozen).validation("small_model_full_comparison.json"))
     assert len(content["rows"]) == 2 * (2 * 2 * 3 + 2 * 3) and len(content["noise_floor"]) == 2
     assert {row["probe"] for row in content["rows"]} == {"gaussian", "rademacher"}
     for start in range(0, len(content["rows"]), 3):
@@ -69,9 +68,9 @@ def test_comparison_has_every_rank_and_falls_with_it(frozen):
     assert all(row["E_F"] >= row["svd_floor_E_F"] for row in content["rows"])
 
 
-def test_attempts_climb_in_order_and_the_last_decides(frozen, small_settings):
-    rows = read_json_lines(frozen / "jacobian_iss/validation/per_model_action_validation.jsonl")
-    manifest = read_json(frozen / "jacobian_iss/freeze_manifest.json")
+def test_attempts_climb_in_order_and_the_last_decides(frozen, small_settings, paths_of):
+    rows = read_json_lines(paths_of(frozen).validation("per_model_action_validation.jsonl"))
+    manifest = read_json(paths_of(frozen).manifest)
     for layer in small_settings.iss.layers:
         own = [row for row in rows if row["layer"] == layer]
         assert [row["chosen"] for row in own[:-1]] == [False] * (len(own) - 1)
@@ -81,16 +80,16 @@ def test_attempts_climb_in_order_and_the_last_decides(frozen, small_settings):
     assert any(row["chosen"] for row in rows), "the fixture must have a validated layer"
 
 
-def test_factors_carry_every_metadata_key_and_reproduce_their_validation(frozen, small_settings):
+def test_factors_carry_every_metadata_key_and_reproduce_their_validation(frozen, small_settings, paths_of):
     chosen = [
         row
-        for row in read_json_lines(frozen / "jacobian_iss/validation/per_model_action_validation.jsonl")
+        for row in read_json_lines(paths_of(frozen).validation("per_model_action_validation.jsonl"))
         if row["chosen"]
     ]
     for row in chosen:
-        factors, metadata = load_factors(frozen / "jacobian_iss/low_rank_factors/small" / str(row["layer"]))
+        factors, metadata = load_factors(paths_of(frozen).factors(row["layer"]))
         assert set(REQUIRED_METADATA) <= set(metadata) and metadata["validated"] is True
-        reference = load_tensors(frozen / "jacobian_iss/full_reference/small" / f"{row['layer']}.safetensors")
+        reference = load_tensors(paths_of(frozen).reference(row["layer"]))
         matrix = reference[f"n{row['corpus_size']}"].double()
         assert torch.allclose(factors.B.double(), factors.Q.double().T @ matrix, atol=1e-4)
 
@@ -102,7 +101,7 @@ def test_a_rerun_is_byte_identical(frozen, tmp_path, small_settings, small_corpu
     assert files and all((frozen / name).read_bytes() == (tmp_path / name).read_bytes() for name in files)
 
 
-def test_matrix_free_products_choose_the_same_estimators(tmp_path, small_settings, small_corpus):
+def test_matrix_free_products_choose_the_same_estimators(tmp_path, small_settings, small_corpus, paths_of):
     changed = json.loads(small_settings.model_dump_json())
     changed["estimator"] |= {"corpus_sizes": [4], "ranks": [4, 8], "power_iterations": [0]}
     both = []
@@ -112,7 +111,7 @@ def test_matrix_free_products_choose_the_same_estimators(tmp_path, small_setting
         for stage in STAGES_A_TO_C:
             stage.run(corpus=small_corpus, root=tmp_path / str(reference), settings=settings)
         both.append(
-            read_json_lines(tmp_path / str(reference) / "jacobian_iss/validation/per_model_action_validation.jsonl")
+            read_json_lines(paths_of(tmp_path / str(reference)).validation("per_model_action_validation.jsonl"))
         )
     rows, expected = both
     assert {row["direct_action"] for row in rows} == {"jvp"} and {row["direct_action"] for row in expected} == {
@@ -141,17 +140,17 @@ def test_official_files(measured, small_settings):
         own = [fact["iss"] for fact in per_layer if fact["layer"] == row["layer"] and fact["metric"] == "Raw-ISS"]
         assert row["raw_iss"] == pytest.approx(np.mean(own))
         assert (row["iss"] is None) == (row["status"] == "unresolved")
-    assert receipt.broken(base.parent) == []
+    assert receipt.broken(base.parent.parent) == []
 
 
-def test_unresolved_layers_have_raw_iss_only(tmp_path, small_settings, small_corpus):
+def test_unresolved_layers_have_raw_iss_only(tmp_path, small_settings, small_corpus, paths_of):
     changed = json.loads(small_settings.model_dump_json())
     changed["validation"]["median_cosine"] = 1.0
     changed["validation"]["median_relative_error"] = 0.0
     settings = Settings.model_validate(changed)
     for stage in (*STAGES_A_TO_C, d_official):
         stage.run(corpus=small_corpus, root=tmp_path, settings=settings)
-    base = tmp_path / "jacobian_iss"
+    base = paths_of(tmp_path).base
     summary = read_json(base / "iss_model_summary.json")
     assert summary["ISS"] is None and summary["unresolved_layers"] == [0, 2]
     assert {row["metric"] for row in read_json_lines(base / "iss_per_fact_layer.jsonl")} == {"Raw-ISS"}
@@ -159,19 +158,19 @@ def test_unresolved_layers_have_raw_iss_only(tmp_path, small_settings, small_cor
     assert read_json(base / "raw_iss_ablation.json")["n_facts"] == 8
 
 
-def test_official_stage_needs_the_manifest(root, small_settings, small_corpus):
-    (root / "jacobian_iss/freeze_manifest.json").unlink()
+def test_official_stage_needs_the_manifest(root, small_settings, small_corpus, paths_of):
+    paths_of(root).manifest.unlink()
     with pytest.raises(InputError, match="no freeze manifest; official ISS needs stage C first"):
         d_official.run(corpus=small_corpus, root=root, settings=small_settings)
-    assert not (root / "jacobian_iss/iss_model_summary.json").exists()
+    assert not paths_of(root).result("iss_model_summary.json").exists()
 
 
 @pytest.mark.parametrize(
     "pattern",
     ["configs/*.yaml", "validation/*.jsonl", "low_rank_factors/*/*/Q.pt", "low_rank_factors/*/*/metadata.json"],
 )
-def test_official_stage_refuses_any_changed_byte(root, pattern, small_settings, small_corpus):
-    path = sorted((root / "jacobian_iss").glob(pattern))[0]
+def test_official_stage_refuses_any_changed_byte(root, pattern, small_settings, small_corpus, paths_of):
+    path = sorted(paths_of(root).base.glob(pattern))[0]
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(bytes(content))
@@ -192,7 +191,7 @@ def test_official_stage_refuses_other_settings_and_other_code(root, small_settin
         d_official.run(corpus=small_corpus, root=root, settings=small_settings)
 
 
-def test_overlapping_facts_stop_the_run(root, small_settings, small_corpus, monkeypatch, tmp_path):
+def test_overlapping_facts_stop_the_run(root, small_settings, small_corpus, monkeypatch, tmp_path, paths_of):
     lines = benchmark.CALIBRATION_FACTS.read_text().splitlines()
     relation, _, rest = lines[1].split(",", 2)
     subject = benchmark.BENCHMARK_FACTS.read_text().splitlines()[1].split(",")[1]
@@ -201,7 +200,7 @@ def test_overlapping_facts_stop_the_run(root, small_settings, small_corpus, monk
     monkeypatch.setattr(benchmark, "CALIBRATION_FACTS", tmp_path / "facts.csv")
     with pytest.raises(InputError, match=f"entities in both sets: .*{subject}"):
         d_official.run(corpus=small_corpus, root=root, settings=small_settings)
-    assert not (root / "jacobian_iss/iss_model_summary.json").exists()
+    assert not paths_of(root).result("iss_model_summary.json").exists()
 
 
 @pytest.mark.parametrize(
@@ -228,7 +227,7 @@ def test_blocks_end_at_every_size_and_at_half_the_largest(small_settings):
     assert a_reference.blocks(Settings.model_validate(changed)) == []
 
 
-def test_units_in_any_order_give_the_bytes_of_one_run(frozen, tmp_path, small_settings, small_corpus):
+def test_units_in_any_order_give_the_bytes_of_one_run(frozen, tmp_path, small_settings, small_corpus, paths_of):
     where = {"corpus": small_corpus, "root": tmp_path, "settings": small_settings}
     units = a_reference.blocks(small_settings)
     assert a_reference.pending_blocks(**where) == units
@@ -242,14 +241,16 @@ def test_units_in_any_order_give_the_bytes_of_one_run(frozen, tmp_path, small_se
     b_validate.run(**where)
     files = [path.relative_to(tmp_path) for path in tmp_path.rglob("*") if path.is_file()]
     assert files and all((frozen / name).read_bytes() == (tmp_path / name).read_bytes() for name in files)
-    assert not (tmp_path / "jacobian_iss/checkpoints").exists()
+    assert not (paths_of(tmp_path).base / "checkpoints").exists()
 
 
 class Stop(Exception):
     pass
 
 
-def test_an_interrupted_block_goes_on_at_the_next_prompt(frozen, tmp_path, small_settings, small_corpus, monkeypatch):
+def test_an_interrupted_block_goes_on_at_the_next_prompt(
+    frozen, tmp_path, small_settings, small_corpus, monkeypatch, paths_of
+):
     changed = json.loads(small_settings.model_dump_json())
     changed["estimator"]["checkpoint_seconds"] = 0
     settings = Settings.model_validate(changed)
@@ -266,18 +267,16 @@ def test_an_interrupted_block_goes_on_at_the_next_prompt(frozen, tmp_path, small
     where = {"corpus": small_corpus, "root": tmp_path, "settings": settings}
     with pytest.raises(Stop):
         a_reference.run(**where)
-    assert not (tmp_path / "jacobian_iss/full_reference").exists(), "a checkpoint is no result"
+    assert not (paths_of(tmp_path).base / "full_reference").exists(), "a checkpoint is no result"
     a_reference.run(**where)
     assert len(asked) == 8 + 1, "only the prompt in hand is run again"
-    name = "jacobian_iss/full_reference/small/2.safetensors"
-    assert (tmp_path / name).read_bytes() == (frozen / name).read_bytes()
+    assert paths_of(tmp_path).reference(2).read_bytes() == paths_of(frozen).reference(2).read_bytes()
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
         ({"dtype": "float64"}, "another dtype"),
-        ({"null": "shuffled_tokens"}, "another null"),
         ({"corpus": None}, "another corpus"),
         ({"validation": {"seed": 5}}, "another settings"),
         ({"code": None}, "another code"),
@@ -313,28 +312,28 @@ def test_unfinished_work_begun_with_something_else_is_refused(
     assert before == {path: path.read_bytes() for path in (tmp_path / "root").rglob("*") if path.is_file()}
 
 
-def test_official_stage_takes_other_code_with_a_reason(root, small_settings, small_corpus, monkeypatch):
+def test_official_stage_takes_other_code_with_a_reason(root, small_settings, small_corpus, monkeypatch, paths_of):
     for module in (c_freeze, d_official):
         monkeypatch.setattr(module, "stages_code_sha256", lambda: "0" * 64)
     d_official.run(corpus=small_corpus, root=root, settings=small_settings, accept_code="a comment was reworded")
-    provenance = read_json(root / "jacobian_iss/iss_model_summary.json")["provenance"]
+    provenance = read_json(paths_of(root).result("iss_model_summary.json"))["provenance"]
     assert provenance["accepted_code"] == "a comment was reworded"
     assert provenance["frozen_code_sha256"] != provenance["code_sha256"] == "0" * 64
 
 
-def test_mean_of_seeds_averages_the_facts(tmp_path, small_settings, small_corpus):
+def test_mean_of_seeds_averages_the_facts(tmp_path, small_settings, small_corpus, paths_of):
     changed = json.loads(small_settings.model_dump_json())
     changed["validation"]["negligible_seed_deviation"] = 0.0
     settings = Settings.model_validate(changed)
     for stage in (*STAGES_A_TO_C, d_official):
         stage.run(corpus=small_corpus, root=tmp_path, settings=settings)
-    base = tmp_path / "jacobian_iss"
+    base = paths_of(tmp_path).base
     manifest = read_json(base / "freeze_manifest.json")
     spread = [layer for layer, frozen in manifest["layers"].items() if frozen.get("reporting") == "mean of seeds"]
     assert spread, "the fixture must have a layer whose sketch seeds differ"
     layer = spread[0]
-    folders = [base / "low_rank_factors/small" / layer / name for name in ("", "seed_1", "seed_2")]
-    assert {f"low_rank_factors/small/{layer}/seed_{seed}/Q.pt" for seed in (1, 2)} <= set(manifest["files"])
+    folders = [paths_of(tmp_path).factors(int(layer), seed) for seed in (None, 1, 2)]
+    assert {(folder / "Q.pt").relative_to(base).as_posix() for folder in folders} <= set(manifest["files"])
     queries = d_official.load_queries(
         "benchmark", relations=2, facts_per_relation=4, families=settings.iss.families, templates=settings.iss.templates
     )
@@ -361,8 +360,8 @@ def test_calibration_sigma_is_a_column_of_its_own(measured, frozen, small_settin
     assert any(row["raw_iss_calibration_sigma"] != pytest.approx(row["raw_iss"], abs=1e-4) for row in rows)
 
 
-def test_corpus_rule_marks_one_size_per_layer(frozen, small_settings):
-    rows = read_json_lines(frozen / "jacobian_iss/validation/corpus_convergence.jsonl")
+def test_corpus_rule_marks_one_size_per_layer(frozen, small_settings, paths_of):
+    rows = read_json_lines(paths_of(frozen).validation("corpus_convergence.jsonl"))
     for layer in small_settings.iss.layers:
         own = [row for row in rows if row["layer"] == layer]
         assert [row["n"] for row in own] == small_settings.estimator.corpus_sizes
@@ -371,12 +370,12 @@ def test_corpus_rule_marks_one_size_per_layer(frozen, small_settings):
         assert own[-1]["cosine_to_2n"] is None and own[-1]["converged"] is False
 
 
-def test_all_layers_have_references_where_asked_for(tmp_path, small_settings, small_corpus):
+def test_all_layers_have_references_where_asked_for(tmp_path, small_settings, small_corpus, paths_of):
     changed = json.loads(small_settings.model_dump_json())
     changed["estimator"]["reference_layers"] = "all"
     a_reference.run(corpus=small_corpus, root=tmp_path, settings=Settings.model_validate(changed))
-    base = tmp_path / "jacobian_iss"
-    assert sorted(path.name for path in (base / "full_reference/small").glob("*.safetensors")) == [
+    base = paths_of(tmp_path).base
+    assert sorted(path.name for path in paths_of(tmp_path).references.glob("*.safetensors")) == [
         "0.safetensors",
         "1.safetensors",
         "2.safetensors",
@@ -404,13 +403,13 @@ def test_all_layers_have_references_where_asked_for(tmp_path, small_settings, sm
         (lambda content: content["lam_rel"]["0"].__setitem__("raw", "1"), "lam_rel.0.raw: expected a penalty"),
     ],
 )
-def test_a_freeze_manifest_of_another_shape_is_refused(root, damage, message):
-    tree = ModelPaths(root, "small")
-    content = read_json(tree.manifest)
+def test_a_freeze_manifest_of_another_shape_is_refused(root, damage, message, paths_of):
+    paths = paths_of(root)
+    content = read_json(paths.manifest)
     damage(content)
-    write_json(tree.manifest, content)
+    write_json(paths.manifest, content)
     with pytest.raises(InputError, match=message):
-        c_freeze.load_manifest(tree)
+        c_freeze.load_manifest(paths)
 
 
 @pytest.mark.parametrize(
@@ -424,8 +423,8 @@ def test_a_freeze_manifest_of_another_shape_is_refused(root, damage, message):
         (lambda content: content.__setitem__("corpus_sizes", [2, 4]), "no reference over 8 prompts"),
     ],
 )
-def test_validation_takes_only_its_own_references(root, small_settings, small_corpus, damage, message):
-    path = ModelPaths(root, "small").reference_metadata
+def test_validation_takes_only_its_own_references(root, small_settings, small_corpus, damage, message, paths_of):
+    path = paths_of(root).reference_metadata
     content = read_json(path)
     damage(content)
     write_json(path, content)
@@ -443,14 +442,16 @@ def test_validation_takes_only_its_own_references(root, small_settings, small_co
         ("null", "shuffled_tokens"),
     ],
 )
-def test_official_stage_takes_only_factors_of_this_model_and_setting(root, small_settings, small_corpus, name, value):
-    tree = ModelPaths(root, "small")
-    manifest = read_json(tree.manifest)
+def test_official_stage_takes_only_factors_of_this_model_and_setting(
+    root, small_settings, small_corpus, name, value, paths_of
+):
+    paths = paths_of(root)
+    manifest = read_json(paths.manifest)
     layer = next(layer for layer, frozen in manifest["layers"].items() if frozen["status"] == "validated")
-    path = tree.factors(int(layer)) / "metadata.json"
+    path = paths.factors(int(layer)) / "metadata.json"
     write_json(path, read_json(path) | {name: value})
-    manifest["files"][path.relative_to(tree.base).as_posix()] = sha256_file(path)  # as a forger would
-    write_json(tree.manifest, manifest)
+    manifest["files"][path.relative_to(paths.base).as_posix()] = sha256_file(path)  # as a forger would
+    write_json(paths.manifest, manifest)
     with pytest.raises(InputError, match=f"{name}: factors were made with|shape is"):
         d_official.run(corpus=small_corpus, root=root, settings=small_settings)
-    assert not (root / "jacobian_iss/iss_model_summary.json").exists()
+    assert not paths_of(root).result("iss_model_summary.json").exists()

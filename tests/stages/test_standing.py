@@ -25,13 +25,13 @@ def validated(tmp_path_factory, small_settings, small_corpus):
 
 
 @pytest.fixture
-def check(small_corpus):
+def check(small_corpus, paths_of):
     def call(root, settings, changes=None, corpus_sha256=load_corpus(small_corpus).sha256):
         content = settings.model_dump()
         for place, value in (changes or {}).items():
             section, _, name = place.rpartition(".")
             (content[section] if section else content)[name] = value
-        check_standing(root, "small", Settings.model_validate(content), corpus_sha256)
+        check_standing(paths_of(root), Settings.model_validate(content), corpus_sha256)
 
     return call
 
@@ -86,9 +86,9 @@ def test_ladders_without_references_are_climbed_again(tmp_path, small_settings, 
 @pytest.mark.parametrize(
     "pattern", ["whitening.json", "seed_stability.jsonl", "*_comparison.json", "calibration.safetensors", "Q.pt"]
 )
-def test_missing_files_are_named(validated, tmp_path, small_settings, check, pattern):
+def test_missing_files_are_named(validated, tmp_path, small_settings, check, pattern, paths_of):
     root = shutil.copytree(validated, tmp_path / "root")
-    path = next((root / "jacobian_iss").rglob(pattern))
+    path = next(paths_of(root).base.rglob(pattern))
     path.unlink()
     with pytest.raises(InputError, match=f"{path.name}: is missing; run experiment-c first"):
         check(root, small_settings)
