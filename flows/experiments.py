@@ -7,8 +7,7 @@ from prefect import flow
 from flows.common import Run, checked_run
 from flows.steps import evaluated, measured, official_study, validated
 from sparse_control.errors import InputError
-
-NULLS = ("shuffled_tokens", "redrawn_weights")
+from sparse_control.records.paths import NULL_NAMES
 
 
 @flow(name="experiment-a", persist_result=False)
@@ -76,7 +75,7 @@ def nulls(
     """
     whole = checked_run(preset, model, root, dask)
     steps = []
-    for name in NULLS:
+    for name in NULL_NAMES:
         null = Run(whole.settings.as_null(name), whole.root)
         summary = measured(f"nulls-{name}", null, dask, wait, official_study)
         steps += [step | {"step": f"{name}: {step['step']}"} for step in summary["steps"]]

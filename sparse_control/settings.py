@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from sparse_control.errors import InputError
 from sparse_control.files import read_yaml
+from sparse_control.records.paths import Null
 
 Whole = Annotated[int, Field(ge=0, strict=True)]
 Count = Annotated[int, Field(ge=1, strict=True)]
@@ -15,8 +16,6 @@ Share = Annotated[float, Field(ge=0, le=1)]
 NonNegative = Annotated[float, Field(ge=0)]
 Sizes = Annotated[list[Annotated[int, Field(ge=2, strict=True)]], Field(min_length=1)]
 Layers = Annotated[list[Whole], Field(min_length=1)]
-
-Null = Literal["none", "shuffled_tokens", "redrawn_weights"]
 
 MOST_TOLD = 8  # errors of one file that are told in full
 

@@ -13,6 +13,7 @@ import click
 
 from sparse_control.errors import InputError
 from sparse_control.project import project_folder
+from sparse_control.records.paths import NULL_NAMES
 from sparse_control.settings import Settings, load_settings
 
 STAGES = {
@@ -23,7 +24,6 @@ STAGES = {
     "alternatives": "alternatives",
 }
 STUDY = ("reference", "validate", "freeze", "official")
-NULLS = ("shuffled_tokens", "redrawn_weights")
 
 
 @click.command()
@@ -33,7 +33,7 @@ NULLS = ("shuffled_tokens", "redrawn_weights")
     "--root", type=click.Path(path_type=Path), default=Path("."), help="Folder that gets MODEL/jacobian_iss/."
 )
 @click.option("--corpus", type=click.Path(path_type=Path), default=Path("corpus"), help="Folder of the built corpus.")
-@click.option("--null", type=click.Choice(NULLS), help="Measure a null, into MODEL/nulls/NAME.")
+@click.option("--null", type=click.Choice(NULL_NAMES), help="Measure a null, into MODEL/nulls/NAME.")
 def main(step: str, preset: str, root: Path, corpus: Path, null: str | None) -> None:
     """Run one STEP of official ISS, or stages A to D as `study`, and print the files it wrote.
 
