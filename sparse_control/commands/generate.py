@@ -213,7 +213,7 @@ def _recorded(
 
 def _own(path: Path) -> Any:
     """The checked content of an intervention file."""
-    from sparse_control.commands.intervention_file import InterventionFile
+    from sparse_control.protocol.intervention_file import InterventionFile
     from sparse_control.records.base import read_record
 
     return read_record(InterventionFile, path)
