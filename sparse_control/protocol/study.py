@@ -22,6 +22,7 @@ from sparse_control.protocol.selectors import Selection
 from sparse_control.protocol.shared import SELECTORS, SharedWork
 from sparse_control.protocol.splits import Split
 from sparse_control.receipt import Receipt
+from sparse_control.records.paths import ModelPaths
 from sparse_control.seeds import stream
 from sparse_control.settings import ProtocolSettings, Settings
 
@@ -200,10 +201,10 @@ class _Study:
 
     @property
     def file(self) -> Path:
-        return self._below("measurements", f"{self._name}.jsonl")
+        return ModelPaths(self.root, self.lm.name).six_axis(self.task, self.selector, self.condition)
 
     def part(self, seed: int) -> Path:
-        return self._below("measurements/.parts", f"{self._name}.{seed}.part")  # no reader takes it for a measurement
+        return self.file.parent / ".parts" / f"{self.file.stem}.{seed}.part"  # no reader takes it for a measurement
 
     @cached_property
     def named(self) -> dict[str, Any]:
@@ -219,13 +220,6 @@ class _Study:
                 "off_target": panel_source("off_target", self.sources),
             },
         }
-
-    @property
-    def _name(self) -> str:
-        return f"{self.task}.{self.selector}.{self.condition}"
-
-    def _below(self, folder: str, name: str) -> Path:
-        return Path(self.root, folder, self.lm.name.replace("/", "--"), name)
 
     def is_whole(self, row: Any) -> bool:
         """Whether a row read from a file is a record of this model, these settings and this code, and unaltered."""
@@ -301,7 +295,7 @@ def run_seed(
     seed: int,
     sources: PanelSources = PanelSources(),
 ) -> Receipt:
-    """One record, into a part file `measurements/.parts/{model}/{task}.{selector}.{condition}.{seed}.part`.
+    """One record, into a part file below `.parts/` beside the assembled one.
 
     A whole record of the same model, settings, sources of prompts and code is kept, whether it stands in the part or in
     the assembled file. What the records of a seed share (pairs, effect columns, selections) is kept in the process for a
@@ -324,7 +318,7 @@ def run(
     condition: str,
     sources: PanelSources = PanelSources(),
 ) -> Receipt:
-    """One study: measure what is missing, then write `measurements/{model}/{task}.{selector}.{condition}.jsonl`.
+    """One study: measure what is missing, then write the file of `ModelPaths.six_axis`.
 
     Every record is written to its part file as soon as it is measured (`run_seed`), and the parts are removed once the
     whole file stands, so an interrupted run loses the record in hand and the final bytes do not depend on the
@@ -343,7 +337,7 @@ def run(
     write_json_lines(study.file, [records[seed] for seed in sorted(records)])
     for seed in seeds:
         study.part(seed).unlink(missing_ok=True)
-    for folder in (study.part(0).parent, study.part(0).parent.parent):
-        if folder.is_dir() and not any(folder.iterdir()):
-            folder.rmdir()
+    parts = study.part(0).parent
+    if parts.is_dir() and not any(parts.iterdir()):
+        parts.rmdir()
     return Receipt.of(study.root, [study.file])

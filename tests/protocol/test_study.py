@@ -64,7 +64,7 @@ def run(root, **changes):
 
 
 def path(root, selector="driver_omp", condition="P", model="tiny-llama"):
-    return root / "measurements" / model / f"ioi.{selector}.{condition}.jsonl"
+    return root / model / "six_axis" / f"ioi.{selector}.{condition}.jsonl"
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def path(root, selector="driver_omp", condition="P", model="tiny-llama"):
 @pytest.mark.parametrize("condition", ["P", "F"])
 def test_records_follow_the_schema(tiny, tmp_path, selector, condition, effects):
     receipt = run(tmp_path, selector=selector, condition=condition, settings=settings(effects=effects))
-    assert list(receipt.as_json()) == [f"measurements/tiny-llama/ioi.{selector}.{condition}.jsonl"]
+    assert list(receipt.as_json()) == [f"tiny-llama/six_axis/ioi.{selector}.{condition}.jsonl"]
     records = read_measurements(tmp_path, path(tmp_path, selector, condition))
     assert [record.seed for record in records] == [0, 1]
     for record in records:
@@ -150,7 +150,7 @@ def test_an_interrupted_run_keeps_its_finished_seeds(tiny, tmp_path, monkeypatch
     monkeypatch.setattr(study, "measured_sections", inner)
     run(tmp_path)
     assert [row["seed"] for row in read_json_lines(path(tmp_path))] == [0, 1] and len(tiny) == 2
-    assert not (tmp_path / "measurements/.parts").exists()
+    assert not (path(tmp_path).parent / ".parts").exists()
     study._work.cache_clear()
     run(tmp_path / "at_once")
     assert path(tmp_path).read_bytes() == path(tmp_path / "at_once").read_bytes()
@@ -174,7 +174,7 @@ def test_killed_around_any_write_it_goes_on_with_what_was_written(tiny, tmp_path
         run(tmp_path)
     run(tmp_path)
     assert len(tiny) == (3 if name == "write_json" and not after else 2), "at most the record in hand is lost"
-    assert not (tmp_path / "measurements/.parts").exists()
+    assert not (path(tmp_path).parent / ".parts").exists()
     study._work.cache_clear()
     run(tmp_path / "at_once")
     assert path(tmp_path).read_bytes() == path(tmp_path / "at_once").read_bytes()
@@ -271,7 +271,7 @@ def test_sites_before_every_difference_are_no_candidates(tiny, tmp_path):
 def test_positions_that_do_not_fit(tiny, tmp_path, positions, message):
     with pytest.raises(InputError, match=message):
         run(tmp_path, settings=settings(positions=positions))
-    assert not (tmp_path / "measurements").exists()
+    assert not path(tmp_path).parent.exists()
 
 
 def test_random_controls_keep_their_draws(tiny, tmp_path):
