@@ -22,6 +22,25 @@ from sparse_control.records.listing import folders_in
 MEASUREMENTS = "measurements"  # the committed root, in the project folder
 PAPER, TABLES, FIGURES = "paper", "tables", "figures"  # what is rendered
 JACOBIAN_ISS, SIX_AXIS, NULLS = "jacobian_iss", "six_axis", "nulls"  # folders of a model
+ISS_FILES = {  # what each file is called in the code -> its name below jacobian_iss/ (source document, 14)
+    "comparison": "validation/small_model_full_comparison.json",
+    "actions": "validation/per_model_action_validation.jsonl",
+    "rank_convergence": "validation/rank_convergence.jsonl",
+    "corpus_convergence": "validation/corpus_convergence.jsonl",
+    "seed_stability": "validation/seed_stability.jsonl",
+    "whitening": "validation/whitening.json",
+    "alternatives": "validation/alternatives.jsonl",
+    "freeze": "freeze_manifest.json",
+    "fact_layers": "iss_per_fact_layer.jsonl",
+    "facts": "iss_per_fact.jsonl",
+    "summary": "iss_model_summary.json",
+    "raw": "raw_iss_ablation.json",
+}
+VALIDATION = ("actions", "rank_convergence", "corpus_convergence", "seed_stability", "whitening")  # of stage B
+RESULTS = ("fact_layers", "facts", "summary", "raw")  # of stage D
+CONFIGS = ("corpus_config", "estimator_config", "validation_thresholds", "layer_windows")  # of stage C
+METADATA = "metadata.json"  # beside the tensors of a folder
+FACTOR_FILES = ("Q.pt", "B.pt", METADATA)
 Null = Literal["none", "shuffled_tokens", "redrawn_weights"]  # what was taken away from model or corpus, if anything
 NULL_NAMES = get_args(Null)[1:]
 STAGES = tuple(f"sparse_control.stages.{name}" for name in ("a_reference", "b_validate", "c_freeze", "d_official"))
@@ -93,6 +112,10 @@ class ModelPaths:
     def six_axis_folder(self) -> Path:
         return self.folder / SIX_AXIS
 
+    def iss_file(self, name: str) -> Path:
+        """A file of `jacobian_iss/` by its name in `ISS_FILES`."""
+        return self.base / ISS_FILES[name]
+
     def six_axis(self, task: str, selector: str, condition: str) -> Path:
         """Records of one (task, selector, condition), a line a seed."""
         return self.six_axis_folder / f"{task}.{selector}.{condition}.jsonl"
@@ -114,7 +137,7 @@ class ModelPaths:
 
     @property
     def reference_metadata(self) -> Path:
-        return self.references / "metadata.json"
+        return self.references / METADATA
 
     @property
     def all_factors(self) -> Path:
@@ -137,7 +160,7 @@ class ModelPaths:
 
     @property
     def manifest(self) -> Path:
-        return self.base / "freeze_manifest.json"
+        return self.iss_file("freeze")
 
     def result(self, name: str) -> Path:
         return self.base / name

@@ -3,12 +3,14 @@
 Files are named by `ModelPaths.six_axis`; margins and other readouts are in logits.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 from pydantic import Field, model_validator
 
 from sparse_control.errors import InputError
+from sparse_control.files import sha256_json
 from sparse_control.records.base import (
     Count,
     Name,
@@ -236,7 +238,7 @@ class Provenance(Record):
     code_sha256: Sha256  # of the code that measured
     seed: Count  # as the record's
     threads: Annotated[int, Field(ge=1)]
-    record_sha256: Sha256 | None = None  # of the record without this field, by which a resumed run knows it is whole
+    record_sha256: Sha256 | None = None  # `record_sha256` of the record; null in records without it
 
 
 OPTIONAL = ("candidates", "draws")  # null in records without them, and always where supported is false
@@ -244,6 +246,7 @@ SECTIONS = (
     "support", "strengths", "selection", "effects", "norms", "evaluate", "reversal", "feedback", "preservation",
     "reuse",
 )  # fmt: skip
+SCHEMA = "six-axis/1"
 
 
 class Measurement(Record):
@@ -314,6 +317,20 @@ class Measurement(Record):
     @property
     def key(self) -> RecordKey:
         return RecordKey(self.model, self.task, self.selector, self.condition, self.seed)
+
+
+def record_sha256(record: Mapping[str, Any]) -> str:
+    """The hash that a record has of its own content: of everything in it but the hash itself.
+
+    A resumed run knows by it that a record is whole, and `verify` that nothing in it was changed.
+    """
+    provenance = {name: value for name, value in record["provenance"].items() if name != "record_sha256"}
+    return sha256_json({**record, "provenance": provenance})
+
+
+def sealed(record: Mapping[str, Any]) -> dict[str, Any]:
+    """The record with the hash of its content in its provenance."""
+    return {**record, "provenance": record["provenance"] | {"record_sha256": record_sha256(record)}}
 
 
 def measurement_files(paths: ModelPaths) -> list[Path]:

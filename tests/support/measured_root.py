@@ -4,11 +4,17 @@ import json
 from pathlib import Path
 
 import numpy as np
+import yaml
 
+from sparse_control.files import sha256_file, write_json, write_text
 from sparse_control.records import manifest
-from sparse_control.records.paths import ModelPaths
+from sparse_control.records.factors import freeze_configs, frozen_files, reported_factors
+from sparse_control.records.jacobian_iss import read_iss_file
+from sparse_control.records.jacobian_iss.freeze import content_sha256
+from sparse_control.records.paths import ModelPaths, model_folders
+from sparse_control.records.six_axis import measurement_files, sealed
 from sparse_control.tables.render import reproduce
-from tests.support.measured_iss import iss_files
+from tests.support.measured_iss import WIDTH, iss_files
 
 MODEL = "toy-model"
 DOSES = [-1, -0.5, 0, 0.25, 0.5, 0.75, 1, 1.25, 1.5, 2]
@@ -54,11 +60,10 @@ def measurement(task="ioi", selector="coverage_driver", condition="P", seed=0, *
         "model": {"name": model, "weights_sha256": "a" * 64},
         "params_sha256": "b" * 64,
         "code_sha256": "c" * 64,
-        "record_sha256": None,
         "seed": seed,
         "threads": 2,
     }
-    return record
+    return sealed(record)
 
 
 def _draws(record, random):
@@ -139,8 +144,44 @@ def write_files(folder: Path, files):
 
 
 def bless(root: Path):
-    """Record every measurement of `root` in its manifest as it stands."""
+    """Record every measurement of `root` in its manifest as it is."""
     manifest.write_manifest(root, manifest.measured_files(root))
+
+
+def write_iss(paths: ModelPaths, files):
+    """`jacobian_iss/` of a model: the files, those that the freeze names beside them, and their hashes in it."""
+    write_files(paths.base, files)
+    freeze = read_iss_file(paths, "freeze")
+    for name, content in freeze_configs(freeze).items():
+        write_text(paths.config(name), yaml.safe_dump(content))
+    attempts = read_iss_file(paths, "actions")
+    provenance = files["iss_model_summary.json"]["provenance"]["model"]
+    arguments = (freeze.layers, freeze.settings, freeze.corpus_sha256)
+    for factors in reported_factors(paths, *arguments, attempts=attempts, measured_on=provenance):
+        write_json(factors.folder / "metadata.json", dict(factors.expected) | {"hidden_dimension": WIDTH})
+    refreeze(paths)
+
+
+def refreeze(paths: ModelPaths):
+    """Renew every hash in the freeze manifest, and its own; absent factors have a made-up one."""
+    freeze = read_iss_file(paths, "freeze")
+    names = frozen_files(paths, freeze.layers, reference=freeze.settings.estimator.reference)
+    content = json.loads(paths.manifest.read_text())
+    content["files"] = {
+        path.relative_to(paths.base).as_posix(): sha256_file(path) if path.is_file() else "d" * 64 for path in names
+    }
+    write_json(paths.manifest, content | {"content_sha256": content_sha256(content)})
+
+
+def rehash(root: Path):
+    """Renew every hash of `root` that can be renewed without measuring: those of records, freezes and the manifest."""
+    for model in model_folders(root):
+        paths = ModelPaths(root, model)
+        for path in measurement_files(paths):
+            write_lines(path, [sealed(json.loads(line)) for line in path.read_text().splitlines()])
+        for study in (paths, *paths.nulls):
+            refreeze(study)
+    bless(root)
 
 
 NULLS = {
@@ -171,11 +212,11 @@ def build_root(root: Path, *, model=MODEL, tables=True, whole=False) -> Path:
     With `whole` also both nulls of the model, and ISS of a medium model.
     """
     write_six_axis(root, model)
-    write_files(ModelPaths(root, model).base, iss_files(model))
+    write_iss(ModelPaths(root, model), iss_files(model))
     if whole:
         for name, content in NULLS.items():
-            write_files(ModelPaths(root, model, name).base, iss_files(model, null=name, **content))
-        write_files(ModelPaths(root, MEDIUM).base, iss_files(MEDIUM, rank=128))
+            write_iss(ModelPaths(root, model, name), iss_files(model, null=name, **content))
+        write_iss(ModelPaths(root, MEDIUM), iss_files(MEDIUM, rank=128))
     bless(root)
     if tables:
         reproduce(root)

@@ -7,7 +7,7 @@ from typing import Any
 
 from sparse_control.errors import InputError
 from sparse_control.records.base import Record, read_record, read_record_lines
-from sparse_control.records.jacobian_iss.freeze import FreezeManifest
+from sparse_control.records.jacobian_iss.freeze import FreezeManifest, Penalties
 from sparse_control.records.jacobian_iss.results import FactLayer, FactMean, IssSummary, RawIss
 from sparse_control.records.jacobian_iss.validation import (
     ActionValidation,
@@ -17,7 +17,7 @@ from sparse_control.records.jacobian_iss.validation import (
     RankConvergence,
     SeedStability,
 )
-from sparse_control.records.paths import ModelPaths
+from sparse_control.records.paths import ISS_FILES, ModelPaths
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +29,7 @@ class IssRecords:
     rank_convergence: tuple[RankConvergence, ...] = ()
     corpus_convergence: tuple[CorpusConvergence, ...] = ()
     seed_stability: tuple[SeedStability, ...] = ()
+    whitening: Penalties | None = None
     alternatives: tuple[AlternativeAttempt, ...] = ()
     freeze: FreezeManifest | None = None
     fact_layers: tuple[FactLayer, ...] = ()
@@ -45,25 +46,21 @@ class IssRecords:
         return None
 
 
-# field of IssRecords -> file below jacobian_iss/, its type
-FILES: dict[str, tuple[str, type[Record]]] = {
-    "comparison": ("validation/small_model_full_comparison.json", FullComparison),
-    "actions": ("validation/per_model_action_validation.jsonl", ActionValidation),
-    "rank_convergence": ("validation/rank_convergence.jsonl", RankConvergence),
-    "corpus_convergence": ("validation/corpus_convergence.jsonl", CorpusConvergence),
-    "seed_stability": ("validation/seed_stability.jsonl", SeedStability),
-    "alternatives": ("validation/alternatives.jsonl", AlternativeAttempt),
-    "freeze": ("freeze_manifest.json", FreezeManifest),
-    "fact_layers": ("iss_per_fact_layer.jsonl", FactLayer),
-    "facts": ("iss_per_fact.jsonl", FactMean),
-    "summary": ("iss_model_summary.json", IssSummary),
-    "raw": ("raw_iss_ablation.json", RawIss),
+TYPES: dict[str, type[Record]] = {  # of the files and their lines, by field of IssRecords
+    "comparison": FullComparison,
+    "actions": ActionValidation,
+    "rank_convergence": RankConvergence,
+    "corpus_convergence": CorpusConvergence,
+    "seed_stability": SeedStability,
+    "whitening": Penalties,
+    "alternatives": AlternativeAttempt,
+    "freeze": FreezeManifest,
+    "fact_layers": FactLayer,
+    "facts": FactMean,
+    "summary": IssSummary,
+    "raw": RawIss,
 }
-
-
-def iss_file(paths: ModelPaths, field: str) -> Path:
-    """The file of a field of `IssRecords`."""
-    return paths.base / FILES[field][0]
+FILES = {field: (ISS_FILES[field], kind) for field, kind in TYPES.items()}
 
 
 def read_iss_file(paths: ModelPaths, field: str) -> Any:
@@ -72,7 +69,7 @@ def read_iss_file(paths: ModelPaths, field: str) -> Any:
     Raises:
         InputError: names the file, the line, the field and the value.
     """
-    path, kind = iss_file(paths, field), FILES[field][1]
+    path, kind = paths.iss_file(field), TYPES[field]
     if path.suffix == ".json":
         return read_record(kind, path) if path.exists() else None
     rows = tuple(read_record_lines(kind, path)) if path.exists() else ()
@@ -96,4 +93,4 @@ def read_iss(paths: ModelPaths) -> IssRecords:
     Raises:
         InputError: names the file, the line, the field and the value.
     """
-    return IssRecords(**{field: read_iss_file(paths, field) for field in FILES})
+    return IssRecords(**{field: read_iss_file(paths, field) for field in TYPES})

@@ -1,14 +1,17 @@
-"""freeze_manifest.json: what stage D was allowed to use."""
+"""freeze_manifest.json: what stage D was allowed to use; and the penalties it copies from stage B."""
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import ConfigDict, Field, model_validator
 
+from sparse_control.files import sha256_json
 from sparse_control.records.base import Count, Name, NonNegative, Record, RelativePath, Sha256
 from sparse_control.records.paths import Null
 
 LayerNumber = Annotated[str, Field(pattern=r"^(0|[1-9]\d{0,3})$")]  # as a JSON key
-Reporting = Literal["preregistered seed", "mean of seeds"]
+Reporting = Literal["preregistered seed", "mean of seeds"]  # which sketch seeds the official number is of (9)
+PREREGISTERED, MEAN_OF_SEEDS = get_args(Reporting)
 
 
 class FrozenLayer(Record):
@@ -20,7 +23,7 @@ class FrozenLayer(Record):
     power_iterations: Count | None = None
     corpus_size: Count | None = None
     step: str | None  # the ladder step that led here
-    reporting: Reporting | None = None  # which sketch seeds the official number is of
+    reporting: Reporting | None = None
     seeds: list[Count] | None = None  # those seeds
 
     @model_validator(mode="after")
@@ -39,6 +42,13 @@ class Whitening(Record):
     raw: NonNegative  # of raw states
 
 
+class Penalties(Record):
+    """validation/whitening.json: the regularisation of every layer of the window, before the freeze."""
+
+    model: Name
+    lam_rel: dict[LayerNumber, Whitening]
+
+
 class FrozenIssSettings(Record):
     """The settings of the bootstrap, among others."""
 
@@ -53,6 +63,7 @@ class FrozenEstimatorSettings(Record):
 
     model_config = ConfigDict(extra="allow")
 
+    reference: bool  # whether exact Jacobians were computed
     probe: Literal["gaussian", "rademacher"]
     sketch_seeds: Annotated[list[Count], Field(min_length=1)]  # the first is the preregistered one
 
@@ -79,11 +90,21 @@ class FrozenAlternatives(Record):
     layers: list[Count]
 
 
+class FrozenCorpus(Record):
+    """The sequences, among others."""
+
+    model_config = ConfigDict(extra="allow")
+
+    sequence_length: Count  # tokens
+
+
 class FrozenSettings(Record):
     """All settings as they were at the freeze; those read here are typed."""
 
     model_config = ConfigDict(extra="allow")
 
+    dtype: Name
+    corpus: FrozenCorpus
     iss: FrozenIssSettings
     estimator: FrozenEstimatorSettings
     validation: Thresholds
@@ -103,3 +124,22 @@ class FreezeManifest(Record):
     lam_rel: dict[LayerNumber, Whitening]
     code_sha256: Sha256  # of the four stages
     files: dict[RelativePath, Sha256]  # path below jacobian_iss/ -> SHA-256 of configs, validation files, factors
+    content_sha256: Sha256 | None = None  # `content_sha256` of all of the above; null in manifests without it
+
+    @model_validator(mode="before")
+    @classmethod
+    def _content_is_whole(cls, value: Any) -> Any:
+        stored = value.get("content_sha256") if isinstance(value, dict) else None
+        if stored is not None and stored != (found := content_sha256(value)):
+            raise ValueError(
+                f"content_sha256: {stored!r:.80}, but the content has {found}; freeze again (experiment-c)"
+            )
+        return value
+
+
+def content_sha256(manifest: Mapping[str, Any]) -> str:
+    """The hash that a freeze manifest has of its own content: of everything in it but the hash itself.
+
+    Stage C writes it as `content_sha256`; every reader of the manifest refuses another one.
+    """
+    return sha256_json({name: value for name, value in manifest.items() if name != "content_sha256"})

@@ -13,6 +13,15 @@ Metric = Literal["ISS", "Raw-ISS"]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
+class SeedScore(Record):
+    """One fact at one layer with the factors of one sketch seed."""
+
+    seed: Count
+    s_plus: float
+    s_minus: float
+    iss: float
+
+
 class FactLayer(Record):
     """One fact at one layer, iss_per_fact_layer.jsonl."""
 
@@ -25,6 +34,8 @@ class FactLayer(Record):
     s_minus: float | None  # similarity to other facts of its relation
     iss: float | None
     reason: str | None  # why it is undefined
+    # behind the three means, where the mean of sketch seeds is reported; null elsewhere, and in records without it
+    seeds: list[SeedScore] | None = None
 
     @model_validator(mode="after")
     def _null_has_a_reason(self) -> "FactLayer":
