@@ -9,10 +9,10 @@ from prefect import flow
 
 from flows.cluster import started_runner
 from flows.common import Progress, Run, Step, checked_run, files_of, resolved
-from flows.locking import output_lock
 from flows.reports import tables_artifact
 from sparse_control.models.fetch import weights_identity
 from sparse_control.protocol.asked import asked_for
+from sparse_control.records.lock import root_lock
 from tasks.six_axis import STUDY, record, study
 from tasks.tables import manifest
 
@@ -49,7 +49,7 @@ def six_axis(
         "mmlu": None if mmlu is None else resolved("mmlu", mmlu),
         "xstest": None if xstest is None else resolved("xstest", xstest),
     }
-    with output_lock(run.root, wait=wait), started_runner(dask, run.root, STUDY) as runner:
+    with root_lock(run.root, wait=wait), started_runner(dask, run.root, STUDY) as runner:
         progress = Progress(NAME, runner)
         receipts = progress.run(_studies(run, files), below=run.root)
         manifest(root=str(run.root), names=files_of(receipts))

@@ -7,7 +7,6 @@ from typing import Any
 
 from flows.cluster import started_runner
 from flows.common import Progress, Run, Step, data_files, files_of
-from flows.locking import output_lock
 from flows.reports import tables_artifact
 from flows.standing import check_standing
 from sparse_control.corpus import load_corpus
@@ -15,6 +14,7 @@ from sparse_control.errors import InputError
 from sparse_control.models.fetch import model_label, weights_identity
 from sparse_control.project import cache_folder
 from sparse_control.receipt import Receipt
+from sparse_control.records.lock import root_lock
 from sparse_control.records.paths import ModelPaths
 from sparse_control.settings import Settings
 from tasks import official_iss as tasks_of
@@ -182,7 +182,7 @@ def measured(name: str, run: Run, dask: str | None, wait: bool, work: Work) -> d
         InputError: as the steps.
     """
     code = (*tasks_of.STAGES, tasks_of.ALTERNATIVES)
-    with output_lock(run.root, wait=wait), started_runner(dask, run.root, *code) as runner:
+    with root_lock(run.root, wait=wait), started_runner(dask, run.root, *code) as runner:
         progress = Progress(name, runner)
         study = OfficialIss(progress, run.settings, run.root, weights_identity(run.settings.model))
         receipts = work(study, study.corpus())

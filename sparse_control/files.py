@@ -3,7 +3,10 @@
 import hashlib
 import json
 import os
-import tempfile
+import platform
+import re
+import secrets
+import stat
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -14,6 +17,7 @@ from sparse_control.errors import InputError
 
 LARGEST_TEXT = 256 << 20  # bytes; parsed JSON takes ten times as much memory, a paper's records take a thousandth
 TEMPORARY = ".part"  # how the name of a file ends that is being written
+_UNFINISHED = re.compile(r"\.sparse-control-([0-9a-f]{8})-(\d{1,10})-[0-9a-f]{16}" + re.escape(TEMPORARY))
 
 
 def check_size(path: Path, largest: int) -> None:
@@ -52,43 +56,87 @@ def sha256_json(value: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+def _this_machine() -> str:
+    return hashlib.sha256(platform.node().encode(errors="surrogateescape")).hexdigest()[:8]
+
+
+def _new_file(folder: Path) -> tuple[int, Path]:
+    """An open file that no other writer has; its name says which process of which machine is writing it."""
+    path = folder / f".sparse-control-{_this_machine()}-{os.getpid()}-{secrets.token_hex(8)}{TEMPORARY}"
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666), path
+
+
+def _keep_mode(path: Path, descriptor: int) -> None:
+    """Give an open file the permissions of the regular file at `path`; without one, those of the umask stay."""
+    try:
+        old = os.lstat(path).st_mode
+    except FileNotFoundError:
+        return
+    mode = stat.S_IMODE(old) & 0o777
+    if stat.S_ISREG(old) and mode != stat.S_IMODE(os.fstat(descriptor).st_mode):
+        os.fchmod(descriptor, mode)
+
+
 def write_bytes(path: Path, data: bytes) -> None:
-    """Write through a temporary file in the same folder, then `os.replace`: readers see all of it or nothing."""
+    """Write through a temporary file in the same folder, then `os.replace`: readers see all of it or nothing.
+
+    A new file has the permissions that the umask leaves, one that is replaced keeps its own.
+    """
     path = Path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=TEMPORARY)
+        descriptor, temporary = _new_file(path.parent)
     except OSError as error:
         raise InputError(f"{path}: cannot be written ({error.strerror})") from error
     try:
         with os.fdopen(descriptor, "wb") as handle:
             handle.write(data)
             handle.flush()
+            _keep_mode(path, handle.fileno())
             os.fsync(handle.fileno())
-        os.chmod(temporary, 0o644)
         os.replace(temporary, path)
     except BaseException as error:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         if isinstance(error, OSError):
             raise InputError(f"{path}: cannot be written ({error.strerror})") from error
         raise
 
 
-def remove_unfinished(folder: Path, *, deep: bool = True) -> list[Path]:
-    """Remove what a killed process left of files it was writing in `folder`; nobody may be writing there.
+def _is_running(process: int) -> bool:
+    if os.name != "posix":  # where signal 0 is no question
+        return True
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        return True
+    return True
+
+
+def remove_unfinished(folder: Path) -> list[Path]:
+    """Remove what processes of this machine that have ended left of files they were writing, at any depth.
+
+    Only regular files that `write_bytes` began are removed, and no link is followed. What another machine left stays:
+    whether its process has ended is not known here.
 
     Args:
         folder: need not exist.
-        deep: in the folders below it, too.
 
     Returns:
         the removed paths, in order.
     """
-    found = Path(folder).rglob(f".*{TEMPORARY}") if deep else Path(folder).glob(f".*{TEMPORARY}")
-    unfinished = sorted(path for path in found if path.is_file())
-    for path in unfinished:
-        path.unlink(missing_ok=True)
-    return unfinished
+    removed = []
+    for below, _, names in os.walk(folder):
+        for name in names:
+            match = _UNFINISHED.fullmatch(name)
+            if match is None or match[1] != _this_machine() or _is_running(int(match[2])):
+                continue
+            path = Path(below, name)
+            if stat.S_ISREG(path.lstat().st_mode):
+                path.unlink(missing_ok=True)
+                removed.append(path)
+    return sorted(removed)
 
 
 def write_text(path: Path, text: str) -> None:

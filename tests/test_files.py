@@ -1,6 +1,11 @@
 """Atomic writes and strict readers."""
 
 import os
+import re
+import signal
+import stat
+import subprocess
+import sys
 
 import pytest
 
@@ -97,14 +102,86 @@ def test_a_file_that_is_too_large_is_refused_before_it_is_read(tmp_path):
             reader(path)
 
 
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from sparse_control.files import write_bytes
+os.fsync = lambda descriptor: os.kill(os.getpid(), signal.SIGKILL)
+write_bytes(Path(sys.argv[1]), b"half")
+"""
+WRITING = """
+import os, sys, time
+from pathlib import Path
+from sparse_control.files import write_bytes
+
+def halfway(descriptor):
+    print("writing", flush=True)
+    sys.stdin.read()
+
+os.fsync = halfway
+write_bytes(Path(sys.argv[1]), b"whole")
+"""
+
+
 def test_what_a_killed_process_left_is_removed_and_nothing_else(tmp_path):
-    (tmp_path / "deep").mkdir()
-    for name in ("deep/.a.json.x1.part", "deep/a.json", ".hidden", "b.part"):
-        (tmp_path / name).write_text("")
-    assert remove_unfinished(tmp_path, deep=False) == []
-    assert remove_unfinished(tmp_path) == [tmp_path / "deep/.a.json.x1.part"]
-    assert sorted(path.name for path in tmp_path.rglob("*")) == [".hidden", "a.json", "b.part", "deep"]
+    deep, elsewhere = tmp_path / "root" / "deep", tmp_path / "elsewhere"
+    for folder in (deep, elsewhere):
+        folder.mkdir(parents=True)
+        assert subprocess.run([sys.executable, "-c", KILLED, folder / "a.json"]).returncode == -signal.SIGKILL
+    (left,) = deep.iterdir()
+    (outside,) = elsewhere.iterdir()
+    (deep / "link").symlink_to(elsewhere)
+    linked = left.with_name(re.sub("-[0-9a-f]{16}", f"-{'0' * 16}", left.name))
+    linked.symlink_to(outside)
+    other_machine = left.with_name(re.sub("control-.{8}", "control-00000000", left.name))
+    foreign = [deep / name for name in (".a.json.x1.part", ".movie.mkv.part", "a.json", "b.part")]
+    for path in (*foreign, other_machine):
+        path.write_text("")
+    kept = {deep / "link", linked, other_machine, *foreign}
+
+    assert remove_unfinished(tmp_path / "root") == [left]
+    assert set(deep.iterdir()) == kept and outside.exists()
     assert remove_unfinished(tmp_path / "none") == []
+
+
+def test_what_another_process_is_writing_stays(tmp_path):
+    path = tmp_path / "a.json"
+    writer = subprocess.Popen(
+        [sys.executable, "-c", WRITING, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert writer.stdout.readline() == "writing\n"
+    assert remove_unfinished(tmp_path) == []
+    writer.communicate()
+    assert writer.returncode == 0 and path.read_bytes() == b"whole" and os.listdir(tmp_path) == ["a.json"]
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o027, 0o640), (0o002, 0o664), (0o077, 0o600)])
+def test_new_files_follow_the_umask_and_replaced_ones_keep_their_mode(tmp_path, umask, mode):
+    shared = tmp_path / "shared.json"
+    shared.write_text("1")
+    shared.chmod(0o660)
+    before = os.umask(umask)
+    try:
+        for path in (shared, tmp_path / "new.json"):
+            write_json(path, 2)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(shared.stat().st_mode) == 0o660
+    assert stat.S_IMODE((tmp_path / "new.json").stat().st_mode) == mode
+
+
+def test_a_link_is_replaced_and_what_it_names_keeps_its_content(tmp_path):
+    (tmp_path / "secret").write_text("1")
+    (tmp_path / "secret").chmod(0o600)
+    (tmp_path / "link.json").symlink_to(tmp_path / "secret")
+    write_json(tmp_path / "link.json", 2)
+    assert (tmp_path / "secret").read_text() == "1" and not (tmp_path / "link.json").is_symlink()
+
+
+def test_a_name_of_full_length_can_be_written(tmp_path):
+    path = tmp_path / ("a" * 250 + ".json")
+    write_json(path, 1)
+    assert read_json(path) == 1
 
 
 @pytest.mark.parametrize(

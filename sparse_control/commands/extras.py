@@ -2,7 +2,7 @@
 
 from sparse_control.project import project_folder
 
-BASE = ("numpy", "scipy", "pandas", "jinja2", "pyyaml", "pydantic", "click")
+BASE = ("numpy", "scipy", "pandas", "jinja2", "pyyaml", "pydantic", "click", "filelock")
 EXTRAS = {
     "measure": (
         "torch",
@@ -14,7 +14,7 @@ EXTRAS = {
         "scikit-learn",
         "tqdm",
     ),
-    "flow": ("prefect", "filelock"),
+    "flow": ("prefect", "psutil"),
     "cluster": ("prefect-dask",),
     "data": ("dvc",),
 }

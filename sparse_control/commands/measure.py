@@ -9,7 +9,14 @@ import click
 
 from sparse_control.commands.entry import fail
 from sparse_control.commands.generate import generate
-from sparse_control.commands.options import Text, model_option, preset_option, run_root_option, source_options
+from sparse_control.commands.options import (
+    Text,
+    model_option,
+    preset_option,
+    run_root_option,
+    source_options,
+    wait_option,
+)
 from sparse_control.errors import InputError
 from sparse_control.project import project_folder
 
@@ -53,14 +60,11 @@ def _run_flow(module: str, name: str, parameters: dict[str, Any]) -> None:
 
 def _where_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Model, folder and machines, as every command that runs a flow takes them."""
-    wait = click.option(
-        "--wait", is_flag=True, help="If another run measures into the folder, wait for its end instead of refusing."
-    )
     dask = click.option(
         "--dask", metavar="ADDRESS|local:N",
         help="Run the units on a Dask cluster, by its scheduler's address, or on N processes of this machine.",
     )  # fmt: skip
-    return model_option(run_root_option(dask(wait(function))))
+    return model_option(run_root_option(dask(wait_option(function))))
 
 
 def _reason(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:

@@ -61,6 +61,13 @@ def run_root_option(function: Callable[..., Any]) -> Callable[..., Any]:
     )(function)  # fmt: skip
 
 
+def wait_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`--wait` of the commands that write into a root."""
+    return click.option(
+        "--wait", is_flag=True, help="If another command writes into the folder, wait for its end instead of refusing."
+    )(function)
+
+
 def preset_option(function: Callable[..., Any], default: str = "smoke") -> Callable[..., Any]:
     """`--preset`."""
     return click.option(

@@ -5,21 +5,22 @@ from pathlib import Path
 
 import click
 
-from sparse_control.commands.options import Folder, root_option
+from sparse_control.commands.options import Folder, root_option, wait_option
 from sparse_control.project import project_folder
 
 
 @click.command()
 @root_option
 @click.option("--out", type=Folder(), default=None, metavar="DIR", help="Default: tables/ of the root's paper folder.")
-def reproduce(root: Path | None, out: Path | None) -> None:
+@wait_option
+def reproduce(root: Path | None, out: Path | None, wait: bool) -> None:
     """Recompute every table from the saved measurements; LaTeX, CSV and HTML."""
     from sparse_control.records.manifest import changed_measurements
     from sparse_control.records.paths import committed_root
     from sparse_control.tables.render import reproduce as render_root
 
     root = root or committed_root(project_folder())
-    paths = render_root(root, out)
+    paths = render_root(root, out, wait=wait)
     if changed := changed_measurements(root):
         click.echo(
             f"warning: {len(changed)} measurements differ from MANIFEST.json, {changed[0]} first; see verify", err=True

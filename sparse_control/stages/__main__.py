@@ -13,6 +13,7 @@ import click
 
 from sparse_control.errors import InputError
 from sparse_control.project import project_folder
+from sparse_control.records.lock import root_lock
 from sparse_control.records.paths import NULL_NAMES
 from sparse_control.settings import Settings, load_settings
 
@@ -53,8 +54,9 @@ def main(step: str, preset: str, root: Path, corpus: Path, null: str | None) -> 
         elif step == "curves":
             from sparse_control.figures.curves import write_curves
 
-            for path in write_curves(root):
-                click.echo(path)
+            with root_lock(root):
+                for path in write_curves(root):
+                    click.echo(path)
         elif step == "corpus":
             _place_corpus(settings, corpus)
         else:
@@ -66,10 +68,11 @@ def main(step: str, preset: str, root: Path, corpus: Path, null: str | None) -> 
 
 
 def _run(steps: tuple[str, ...], settings: Settings, root: Path, corpus: Path) -> None:
-    for step in steps:
-        stage = import_module(f"sparse_control.stages.{STAGES[step]}")
-        for path, _ in stage.run(corpus=corpus, root=root, settings=settings).files:
-            click.echo(path)
+    with root_lock(root):
+        for step in steps:
+            stage = import_module(f"sparse_control.stages.{STAGES[step]}")
+            for path, _ in stage.run(corpus=corpus, root=root, settings=settings).files:
+                click.echo(path)
 
 
 def _place_corpus(settings: Settings, corpus: Path) -> None:

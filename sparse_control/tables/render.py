@@ -12,11 +12,12 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, TemplateError
 from markupsafe import Markup, escape
 
 from sparse_control.errors import InputError
-from sparse_control.files import sha256_file, write_text
+from sparse_control.files import remove_unfinished, sha256_file, write_text
 from sparse_control.project import project_folder
 from sparse_control.records import manifest
 from sparse_control.records.base import printable
 from sparse_control.records.listing import check_below
+from sparse_control.records.lock import root_lock
 from sparse_control.records.paths import TABLES, paper_folder
 from sparse_control.tables import Records, all_tables, read_records
 from sparse_control.tables.common import cell_text
@@ -170,31 +171,35 @@ def write_tables(files: Mapping[str, str], folder: Path) -> list[Path]:
     return paths
 
 
-def reproduce(root: Path, out: Path | None = None) -> list[Path]:
+def reproduce(root: Path, out: Path | None = None, *, wait: bool = False) -> list[Path]:
     """Recompute every table of `root` from its saved measurements and render it.
 
     Args:
         root: the folder measured into.
         out: where the files go; `tables/` of the root's paper folder by default, whose manifest is then renewed.
+        wait: for another command that is writing into `root` to end, instead of refusing. Tables elsewhere need no wait.
 
     Returns:
         the files.
 
     Raises:
-        InputError: no measurements, a broken record or template, files that cannot be written, or links that lead out
-            of the folders.
+        InputError: no measurements, a broken record or template, files that cannot be written, links that lead out of
+            the folders, or another command that is writing into `root`.
     """
     root, project = Path(root), project_folder()
+    manifest.check_root(root)
     paper = paper_folder(root, project)
     folder = paper / TABLES if out is None else Path(out)
-    files = render(read_records(root, project), project)
     if folder.resolve() != (paper / TABLES).resolve():
-        return write_tables(files, folder)
-    check_below(paper.parent, folder)
-    paths = write_tables(files, folder)
-    names = {path.relative_to(paper).as_posix() for path in paths}
-    _remove_stale(paper, names)
-    manifest.write_rendered_manifest(paper, names)
+        return write_tables(render(read_records(root, project), project), folder)
+    with root_lock(root, wait=wait):
+        remove_unfinished(paper)  # the paper of the committed root is not below it
+        files = render(read_records(root, project), project)
+        check_below(paper.parent, folder)
+        paths = write_tables(files, folder)
+        names = {path.relative_to(paper).as_posix() for path in paths}
+        _remove_stale(paper, names)
+        manifest.write_rendered_manifest(paper, names)
     return paths
 
 

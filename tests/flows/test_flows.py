@@ -8,12 +8,12 @@ import yaml
 
 from flows.cluster import check_dask, task_runner
 from flows.common import checked_root, checked_settings
-from flows.locking import output_lock
 from flows.official_iss import official_iss
 from flows.reproduce import reproduce
 from flows.six_axis import six_axis
 from sparse_control.errors import InputError, NotAvailable
 from sparse_control.models.fetch import registry, weights_identity
+from tests.support.lock import held
 
 PROJECT = Path(__file__).resolve().parents[2]
 FLOWS = {"official-iss": official_iss, "six-axis": six_axis, "reproduce": reproduce}
@@ -121,7 +121,7 @@ def test_a_model_that_cannot_be_is_refused_before_any_work(tmp_path, name, model
 
 
 def test_a_second_run_in_a_folder_is_refused_before_any_work(tmp_path):
-    with output_lock(tmp_path), pytest.raises(InputError, match="another run is measuring into it"):
+    with held(tmp_path), pytest.raises(InputError, match="another command is writing into it"):
         six_axis.fn(root=str(tmp_path))
     assert [path.name for path in tmp_path.iterdir()] == [".lock"]
 

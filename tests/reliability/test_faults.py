@@ -11,22 +11,14 @@ from pathlib import Path
 import pytest
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from flows.locking import output_lock
 from flows.server import answers, temporary_server
 from sparse_control.errors import InputError, NotAvailable
 from sparse_control.files import TEMPORARY
+from sparse_control.records.lock import root_lock
 from sparse_control.stages.checkpoint import SUFFIX, Checkpoint
 from sparse_control.stages.states import load_tensors
 from tests.reliability.conftest import PROJECT, content_of
 
-HOLDER = """
-import sys, time
-from pathlib import Path
-from flows.locking import output_lock
-with output_lock(Path(sys.argv[1])):
-    print("held", flush=True)
-    time.sleep(float(sys.argv[2]))
-"""
 SERVED = """
 import sys, time
 from flows.server import temporary_server
@@ -43,56 +35,13 @@ def log(root: Path) -> str:
 # --- one run at a time ----------------------------------------------------------------------------------------------
 
 
-def start(code: str, *arguments: object) -> subprocess.Popen:
-    command = [sys.executable, "-c", code, *map(str, arguments)]
-    return subprocess.Popen(command, cwd=PROJECT, stdout=subprocess.PIPE, text=True)
-
-
-@pytest.mark.slow
-def test_a_second_run_on_the_same_folder_is_refused_and_a_dead_one_does_not_block(tmp_path, faults):
-    holder = start(HOLDER, tmp_path, 600)
-    try:
-        assert holder.stdout.readline() == "held\n"
-        refused = "another run is measuring into it; let it end, add --wait, or choose another"
-        with pytest.raises(InputError, match=refused), output_lock(tmp_path):
-            pass
-        faults.inject("second run on one folder")
-        faults.survive("second run on one folder")
-    finally:
-        holder.kill()
-        holder.wait()
-        holder.stdout.close()
-    with output_lock(tmp_path):
-        assert (tmp_path / ".lock").exists()
-
-
-@pytest.mark.slow
-def test_a_second_run_waits_where_it_is_told_to(tmp_path, capfd):
-    holder = start(HOLDER, tmp_path, 1.0)
-    assert holder.stdout.readline() == "held\n"
-    with output_lock(tmp_path, wait=True):
-        assert holder.wait(timeout=30) == 0
-    holder.stdout.close()
-    assert f"waiting for another run in {tmp_path} to end" in capfd.readouterr().err
-
-
-def test_a_lock_clears_what_a_killed_run_was_writing(tmp_path):
-    left = [tmp_path / ".MANIFEST.json.x.part", tmp_path / "jacobian_iss" / "validation" / ".a.jsonl.y.part"]
-    kept = tmp_path / "jacobian_iss" / "validation" / "a.jsonl"
-    for path in [*left, kept]:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("")
-    with output_lock(tmp_path):
-        assert kept.exists() and not any(path.exists() for path in left)
-
-
 @pytest.mark.slow
 def test_a_whole_run_is_refused_while_another_holds_the_folder(launcher, tmp_path, faults):
     root = tmp_path / "six_axis"
     root.mkdir()
-    with output_lock(root):
+    with root_lock(root):
         assert launcher.run("six_axis", root) == 2
-    assert "another run is measuring into it" in log(root)
+    assert "another command is writing into it" in log(root)
     assert content_of(root) == {}
     faults.inject("second run on one folder")
     faults.survive("second run on one folder")
