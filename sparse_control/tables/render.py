@@ -177,7 +177,7 @@ def reproduce(root: Path, out: Path | None = None, *, wait: bool = False) -> lis
     Args:
         root: the folder measured into.
         out: where the files go; `tables/` of the root's paper folder by default, whose manifest is then renewed.
-        wait: for another command that is writing into `root` to end, instead of refusing. Tables elsewhere need no wait.
+        wait: for another command that writes into `root` to end, instead of refusing; tables elsewhere wait for none.
 
     Returns:
         the files.
