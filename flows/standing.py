@@ -9,7 +9,7 @@ from typing import Any
 
 from sparse_control.errors import InputError
 from sparse_control.files import read_json
-from sparse_control.records.jacobian_iss import iss_file, read_iss_file
+from sparse_control.records.jacobian_iss import read_iss_file
 from sparse_control.records.jacobian_iss.validation import ActionValidation, CorpusConvergence
 from sparse_control.records.paths import ModelPaths
 from sparse_control.settings import Settings
@@ -52,7 +52,7 @@ def _needed(paths: ModelPaths, settings: Settings) -> Iterator[Path]:
     yield paths.validation("whitening.json")
     fields = ("actions", "rank_convergence", "corpus_convergence", "seed_stability")
     for field in (*fields, "comparison") if settings.estimator.reference else fields:
-        yield iss_file(paths, field)
+        yield paths.iss_file(field)
 
 
 def _differences(paths: ModelPaths, settings: Settings, corpus_sha256: str) -> Iterator[Difference]:
@@ -65,7 +65,7 @@ def _differences(paths: ModelPaths, settings: Settings, corpus_sha256: str) -> I
     yield whitening, "layers of lam_rel", sorted(content["lam_rel"]), sorted(map(str, layers))
 
     yield from _states(paths, settings)
-    path = iss_file(paths, "seed_stability")
+    path = paths.iss_file("seed_stability")
     for row in read_iss_file(paths, "seed_stability"):
         yield path, "seeds", row.seeds, estimator.sketch_seeds
     if estimator.reference:
@@ -74,13 +74,13 @@ def _differences(paths: ModelPaths, settings: Settings, corpus_sha256: str) -> I
     sizes = read_iss_file(paths, "corpus_convergence")
     actions = read_iss_file(paths, "actions")
     for field, rows in (("corpus_convergence", sizes), ("actions", actions)):
-        yield iss_file(paths, field), "layers", sorted({row.layer for row in rows}), sorted(layers)
+        yield paths.iss_file(field), "layers", sorted({row.layer for row in rows}), sorted(layers)
     for layer in layers:
         of_layer = [row for row in sizes if row.layer == layer]
         found = [row.n for row in of_layer]
-        yield iss_file(paths, "corpus_convergence"), f"layer {layer}: n", found, estimator.corpus_sizes
+        yield paths.iss_file("corpus_convergence"), f"layer {layer}: n", found, estimator.corpus_sizes
         rungs = [row for row in actions if row.layer == layer]
-        yield from _climbed(iss_file(paths, "actions"), of_layer, rungs, settings)
+        yield from _climbed(paths.iss_file("actions"), of_layer, rungs, settings)
         for row in rungs:
             if row.chosen:
                 yield from _factors(paths, row, settings, corpus_sha256)
@@ -104,7 +104,7 @@ def _states(paths: ModelPaths, settings: Settings) -> Iterator[Difference]:
 
 def _compared(paths: ModelPaths, settings: Settings) -> Iterator[Difference]:
     """Every candidate of the window stands in the comparison with the references."""
-    path, comparison = iss_file(paths, "comparison"), read_iss_file(paths, "comparison")
+    path, comparison = paths.iss_file("comparison"), read_iss_file(paths, "comparison")
     estimator = settings.estimator
     yield path, "corpus_size", comparison.corpus_size, estimator.corpus_sizes[-1]
     candidates = sorted(product(estimator.ranks, estimator.oversampling, estimator.power_iterations))
