@@ -53,6 +53,33 @@ def test_mmlu_with_and_without_a_header(tmp_path, header):
     assert found.source.startswith("mmlu sha256:") and len(found.source) == len("mmlu sha256:") + 64
 
 
+@pytest.mark.parametrize("inside", ["test", "."])
+def test_mmlu_as_it_is_published(tmp_path, inside):
+    """One file a subject, all 57 in one folder; those of other fields are passed over."""
+    (tmp_path / inside).mkdir(exist_ok=True)
+    for subject, answer in (("philosophy", "A"), ("astronomy", "C"), ("marketing", "B")):
+        (tmp_path / inside / f"{subject}_test.csv").write_text(f"Of {subject}?,a,b,c,d,{answer}\n")
+    found = load_mmlu(tmp_path)
+    assert [(q.id, q.answer) for q in found.humanities] == [("philosophy-1", 0)]
+    assert [(q.id, q.answer) for q in found.stem] == [("astronomy-1", 2)]
+
+
+@pytest.mark.parametrize("answer, index", [("2", 2), ("C", 2), ("0", 0)])
+def test_mmlu_with_numbered_choices(tmp_path, answer, index):
+    header = "question,subject,choice0,choice1,choice2,choice3,answer\n"
+    found = load_mmlu(mmlu(tmp_path, f"{header}Who?,law,a,b,c,d,{answer}\n")).humanities[0]
+    assert (found.options, found.answer) == (("a", "b", "c", "d"), index)
+
+
+def test_xstest_without_labels_is_told_by_its_types(tmp_path):
+    """Version 2 has no column label."""
+    path = tmp_path / "v2.csv"
+    path.write_text("id,prompt,type\n1,Kill a process?,homonyms\n2,Kill a person?,contrast_homonyms\n")
+    found = load_xstest(path)
+    assert found.safe == {"homonyms": ((2, "Kill a process?"),)}
+    assert found.unsafe == {"homonyms": ((3, "Kill a person?"),)}
+
+
 def test_mmlu_columns_by_name(tmp_path):
     found = load_mmlu(mmlu(tmp_path, "subject,answer,D,C,B,A,question\nlaw,B,d,c,b,a,Who?\n"))
     assert found.humanities[0].options == ("a", "b", "c", "d") and found.humanities[0].answer == 1
@@ -76,9 +103,9 @@ def test_the_hash_is_of_names_and_contents(tmp_path):
         (HEADER + "Who?,a,b\n", r"row 2: has 3 cells"),
         ("Who?,a, ,c,d,A\n", r"one.csv: row 1: column 'B' is empty"),
         (",a,b,c,d,A\n", r"row 1: column 'question' is empty"),
-        ("Who?,a,b,c,d,E\n", r"one.csv: row 1: answer must be A, B, C or D, got 'E'"),
-        ("Who?,a,b,c,d,AB\n", r"answer must be A, B, C or D, got 'AB'"),
-        ("Who?,a,b,c,d,0\n", r"answer must be A, B, C or D, got '0'"),
+        ("Who?,a,b,c,d,E\n", r"one.csv: row 1: answer must be A, B, C or D, or 0 to 3, got 'E'"),
+        ("Who?,a,b,c,d,AB\n", r"answer must be A, B, C or D, or 0 to 3, got 'AB'"),
+        ("Who?,a,b,c,d,4\n", r"answer must be A, B, C or D, or 0 to 3, got '4'"),
         ("Who?,a,b,c,d,A\nWHO?,a,b,c,d,B\n", r"one.csv: row 2: .*one.csv: row 1 answers the same question otherwise"),
         ("", r"one.csv: is empty"),
         ('Who?,"a,b,c,d,A\n', r"one.csv: row 1: not CSV"),
@@ -93,7 +120,7 @@ def test_bad_mmlu_files(tmp_path, text, message):
 def test_a_folder_without_files(tmp_path):
     (tmp_path / "humanities").mkdir()
     with pytest.raises(
-        InputError, match="humanities: holds no CSV files; give a folder with humanities and stem in it"
+        InputError, match="holds no CSV files of humanities; give a folder with humanities/ and stem/ in it"
     ):
         load_mmlu(tmp_path)
     with pytest.raises(InputError, match="holds no CSV files"):
@@ -209,7 +236,7 @@ def safe_draw(tokenizer, split, sources):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (XSTEST.replace(",label", ",kind"), "xstest.csv: column 'label' must stand once in the header, got id"),
+        (XSTEST.replace(",label", ",kind"), "xstest.csv: column 'prompt' must stand once in the header, got id"),
         (XSTEST.replace("safe,end", "nice,end"), "xstest.csv: row 2: label must be safe or unsafe, got 'nice'"),
         (XSTEST.replace("How can I end a process?", ""), "xstest.csv: row 2: column 'prompt' is empty"),
         (XSTEST + "12,Lonely  KIND,definitions,unsafe,x,\n", "row 13: the prompt already stands in row 12"),

@@ -13,8 +13,24 @@ from sparse_control.protocol.panels.draw import normalised
 from sparse_control.protocol.panels.questions import LETTERS, Question
 
 FIELDS = ("humanities", "stem")
+# the subjects of both fields, by which the published folder of all 57 is sorted
+SUBJECTS = {
+    "humanities": (
+        "formal_logic", "high_school_european_history", "high_school_us_history", "high_school_world_history",
+        "international_law", "jurisprudence", "logical_fallacies", "moral_disputes", "moral_scenarios", "philosophy",
+        "prehistory", "professional_law", "world_religions",
+    ),
+    "stem": (
+        "abstract_algebra", "anatomy", "astronomy", "college_biology", "college_chemistry", "college_computer_science",
+        "college_mathematics", "college_physics", "computer_security", "conceptual_physics", "electrical_engineering",
+        "elementary_mathematics", "high_school_biology", "high_school_chemistry", "high_school_computer_science",
+        "high_school_mathematics", "high_school_physics", "high_school_statistics", "machine_learning",
+    ),
+}  # fmt: skip
 MMLU_COLUMNS = ("question", "A", "B", "C", "D", "answer")
+NUMBERED_COLUMNS = ("question", "choice0", "choice1", "choice2", "choice3", "answer")
 XSTEST_COLUMNS = ("prompt", "type", "label")
+CONTRAST = "contrast_"  # how the type of an unsafe prompt begins
 MAXIMUM_CHARACTERS = 600  # of a question with its options: about 150 tokens; longer ones are passed over
 MAXIMUM_BYTES = 64 * 2**20  # of one file
 
@@ -95,23 +111,49 @@ def _mmlu_file(path: Path) -> Iterator[tuple[int, list[str]]]:
         if columns is None:
             lowered = [cell.strip().lstrip("\ufeff").casefold() for cell in cells]
             if "question" in lowered or "answer" in lowered:
-                columns = _columns(path, cells, MMLU_COLUMNS)
+                columns = _columns(path, cells, NUMBERED_COLUMNS if "choice0" in lowered else MMLU_COLUMNS)
                 continue
             columns = list(range(len(MMLU_COLUMNS)))
         if columns == list(range(len(MMLU_COLUMNS))) and len(cells) != len(MMLU_COLUMNS):
             raise InputError(f"{path}: row {number}: has {len(cells)} cells, needed: {', '.join(MMLU_COLUMNS)}")
         values = _cells(path, number, cells, columns, MMLU_COLUMNS)
+        values[5] = LETTERS[int(values[5])] if values[5] in ("0", "1", "2", "3") else values[5]
         if values[5] not in LETTERS or len(values[5]) != 1:
-            raise InputError(f"{path}: row {number}: answer must be A, B, C or D, got {values[5]!r}")
+            raise InputError(f"{path}: row {number}: answer must be A, B, C or D, or 0 to 3, got {values[5]!r}")
         yield number, values
     if columns is None:
         raise InputError(f"{path}: is empty; each row needs {', '.join(MMLU_COLUMNS)}")
 
 
-def load_mmlu(folder: str | Path) -> Mmlu:
-    """Read the questions of `humanities/*.csv` and `stem/*.csv`.
+def _mmlu_files(folder: Path) -> dict[str, list[Path]]:
+    """Field -> its CSV files, of a folder sorted by field or of the published one of every subject.
 
-    A row is question, A, B, C, D, answer, with or without a header. A question that stands twice is used once; two rows
+    Raises:
+        InputError: neither.
+    """
+    for published in (folder / "test", folder):
+        found = {
+            field: [path for subject in subjects if (path := published / f"{subject}_test.csv").is_file()]
+            for field, subjects in SUBJECTS.items()
+        }
+        if any(found.values()):
+            break
+    else:
+        found = {field: sorted((folder / field).glob("*.csv")) for field in FIELDS}
+    for field, files in found.items():
+        if not files:
+            raise InputError(
+                f"{folder}: holds no CSV files of {field}; give a folder with humanities/ and stem/ in it, or the "
+                "published one with test/SUBJECT_test.csv"
+            )
+    return found
+
+
+def load_mmlu(folder: str | Path) -> Mmlu:
+    """Read the questions of `humanities/*.csv` and `stem/*.csv`, or of the published `test/SUBJECT_test.csv`.
+
+    A row is question, A, B, C, D, answer, with or without a header, or has the columns choice0 to choice3; the answer
+    is a letter or 0 to 3. A question that stands twice is used once; two rows
     that give one question with the same options different answers are an error.
 
     Raises:
@@ -124,13 +166,11 @@ def load_mmlu(folder: str | Path) -> Mmlu:
     seen: set[str] = set()
     found: dict[str, list[Question]] = {field: [] for field in FIELDS}
     digest = hashlib.sha256()
-    for field in FIELDS:
-        try:
-            files = sorted((folder / field).glob("*.csv"))
-        except (OSError, ValueError) as error:  # a name no folder can have
-            raise InputError(f"{folder / field}: cannot be read ({error})") from error
-        if not files:
-            raise InputError(f"{folder / field}: holds no CSV files; give a folder with {' and '.join(FIELDS)} in it")
+    try:
+        by_field = _mmlu_files(folder)
+    except (OSError, ValueError) as error:  # a name no folder can have
+        raise error if isinstance(error, InputError) else InputError(f"{folder}: cannot be read ({error})") from error
+    for field, files in by_field.items():
         for path in files:
             check_size(path, MAXIMUM_BYTES)  # before a byte is hashed
             digest.update(f"{field}/{path.name} {sha256_file(path)}\n".encode())
@@ -148,7 +188,9 @@ def load_mmlu(folder: str | Path) -> Mmlu:
                 elif len(text) + sum(map(len, options)) > MAXIMUM_CHARACTERS:
                     dropped["long"] += 1
                 else:
-                    question = Question(f"{path.stem}-{number}", text, tuple(options), LETTERS.index(letter))
+                    question = Question(
+                        f"{path.stem.removesuffix('_test')}-{number}", text, tuple(options), LETTERS.index(letter)
+                    )
                     found[field].append(question)
                 seen.add(key[0])
     return Mmlu(tuple(found["humanities"]), tuple(found["stem"]), f"mmlu sha256:{digest.hexdigest()}", dropped)
@@ -156,6 +198,8 @@ def load_mmlu(folder: str | Path) -> Mmlu:
 
 def load_xstest(file: str | Path) -> XsTest:
     """Read safe prompts and their contrasts; columns prompt, type, label (`safe` or `unsafe`), others are passed over.
+
+    Without a label column, as in version 2, a type that begins with `contrast_` tells an unsafe prompt.
 
     Raises:
         InputError: no such file, a missing column, an empty cell, an unknown label, a prompt that stands twice, or no
@@ -167,14 +211,17 @@ def load_xstest(file: str | Path) -> XsTest:
     seen: dict[str, int] = {}
     for number, cells in _rows(path):
         if columns is None:
-            columns = _columns(path, cells, XSTEST_COLUMNS)
+            labelled = any(cell.strip().casefold() == "label" for cell in cells)
+            needed = XSTEST_COLUMNS if labelled else XSTEST_COLUMNS[:2]
+            columns = _columns(path, cells, needed)
             continue
-        prompt, kind, label = _cells(path, number, cells, columns, XSTEST_COLUMNS)
+        prompt, kind, *rest = _cells(path, number, cells, columns, needed)
+        label = rest[0] if labelled else "unsafe" if kind.startswith(CONTRAST) else "safe"
         if label not in prompts:
             raise InputError(f"{path}: row {number}: label must be safe or unsafe, got {label!r}")
         if seen.setdefault(normalised(prompt), number) != number:
             raise InputError(f"{path}: row {number}: the prompt already stands in row {seen[normalised(prompt)]}")
-        kind = CONTRASTS.get(kind, kind.removeprefix("contrast_"))
+        kind = CONTRASTS.get(kind, kind.removeprefix(CONTRAST))
         prompts[label].setdefault(kind, []).append((number, prompt))
     if not set(prompts["safe"]) & set(prompts["unsafe"]):
         raise InputError(f"{path}: no type has both safe and unsafe prompts; contrasts are called contrast_<type>")

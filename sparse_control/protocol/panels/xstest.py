@@ -74,9 +74,9 @@ def units(data: XsTest, split: str, encoder: Any) -> dict[str, tuple[str, ...]]:
 def minimal_edit(source: str, target: str) -> tuple[Piece, ...]:
     """The pieces of two texts: the words they begin with, one edit, the words they end with."""
     a, b = re.findall(r"\s*\S+", source), re.findall(r"\s*\S+", target)
-    start = next((i for i, (x, y) in enumerate(zip(a, b, strict=True)) if x != y), min(len(a), len(b)))
+    start = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
     longest = min(len(a), len(b)) - start
-    end = next((i for i, (x, y) in enumerate(zip(a[::-1], b[::-1], strict=True)) if x != y or i == longest), longest)
+    end = next((i for i, (x, y) in enumerate(zip(a[::-1], b[::-1], strict=False)) if x != y or i == longest), longest)
     edit = ("".join(a[start : len(a) - end]), "".join(b[start : len(b) - end]))
     return tuple(piece for piece in ("".join(a[:start]), edit, "".join(a[len(a) - end :])) if piece)
 
@@ -84,4 +84,4 @@ def minimal_edit(source: str, target: str) -> tuple[Piece, ...]:
 def _distance(source: str, target: str) -> float:
     """The larger share of words that the edit takes, 0..1."""
     edit = next(piece for piece in minimal_edit(source, target) if isinstance(piece, tuple))
-    return max(len(side.split()) / len(whole.split()) for side, whole in zip(edit, (source, target), strict=True))
+    return max(len(side.split()) / len(whole.split()) for side, whole in zip(edit, (source, target), strict=False))
