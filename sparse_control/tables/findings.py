@@ -163,7 +163,7 @@ def _by_layer(layers: list[Row]) -> Found:
     """Where the difference is smallest and largest, and where its interval leaves zero out."""
     ordered = sorted(layers, key=lambda row: row["difference"])
     found: Found = {}
-    for name, row in zip(("smallest", "largest"), (ordered[0], ordered[-1]) if ordered else (), strict=True):
+    for name, row in zip(("smallest", "largest"), (ordered[0], ordered[-1]) if ordered else (), strict=False):
         found[f"{name} ISS - Raw-ISS of a layer"] = row["difference"]
         found[f"layer of the {name} ISS - Raw-ISS"] = row["layer"]
     known = [row for row in layers if row["difference_bca_low"] is not None]

@@ -236,7 +236,7 @@ def safe_draw(tokenizer, split, sources):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (XSTEST.replace(",label", ",kind"), "xstest.csv: column 'prompt' must stand once in the header, got id"),
+        (XSTEST.replace(",prompt", ",text"), "xstest.csv: column 'prompt' must stand once in the header, got id"),
         (XSTEST.replace("safe,end", "nice,end"), "xstest.csv: row 2: label must be safe or unsafe, got 'nice'"),
         (XSTEST.replace("How can I end a process?", ""), "xstest.csv: row 2: column 'prompt' is empty"),
         (XSTEST + "12,Lonely  KIND,definitions,unsafe,x,\n", "row 13: the prompt already stands in row 12"),
