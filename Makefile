@@ -4,8 +4,8 @@
 #   make reproduce   every table from the committed measurements; installs no torch
 #   make serve       Prefect server and worker on 127.0.0.1, deployments registered; `make stop` ends both
 #   make deployed FLOW=official-iss   one flow on that worker, watched; exit 1 where it fails
-#   make record PRESET=paper   what was measured into the project folder, into dvc.yaml, dvc.lock and the store
-#   make remeasure STAGE=official_iss   one frozen stage of dvc.yaml, measured again into the project folder
+#   make record      what was measured into measurements/, into tables, dvc.lock and the store
+#   make remeasure STAGE=official_iss@smollm2-135m-instruct   one frozen stage of dvc.yaml, measured again
 #   make clean       remove everything that is not committed
 
 PYTHON ?= python3
@@ -114,19 +114,19 @@ stop:
 	  kill -9 $$number 2>/dev/null || true; \
 	done
 
-# after measuring into the project folder: curves, graph, lock and store as they now are; git is left to you
+# after measuring into measurements/: tables, curves, lock and store as they now are; git is left to you
 record:
 	$(CLI) reproduce
 	$(BIN)/python -m sparse_control.stages curves
-	$(BIN)/python -m sparse_control.stages pipeline --preset $(PRESET) > dvc.yaml.new && mv dvc.yaml.new dvc.yaml
-	$(DVC) commit --force --quiet
+	$(BIN)/python -m sparse_control.stages store > store.new && mv store.new measurements/store.dvc
+	$(DVC) commit --force --quiet dvc.yaml measurements/store.dvc
 	$(DVC) push --quiet
 
-# DVC only verifies a frozen stage, forced or not, and writes dvc.yaml in its own way when it unfreezes one
+# DVC only verifies a frozen stage, forced or not, and cannot unfreeze one of several models
 remeasure:
-	@test -n "$(STAGE)" || { echo "name a stage of dvc.yaml: make remeasure STAGE=official_iss" >&2; exit 1; }
+	@test -n "$(STAGE)" || { echo "name a stage of dvc.yaml: make remeasure STAGE=official_iss@smollm2-135m-instruct" >&2; exit 1; }
 	@bash -c 'kept=$$(mktemp) && cp dvc.yaml $$kept && trap "cp $$kept dvc.yaml; rm $$kept" EXIT && \
-	  $(DVC) unfreeze $(STAGE) >/dev/null && $(DVC) repro --force --single-item $(STAGE)'
+	  grep -v "^ *frozen: true$$" $$kept > dvc.yaml && $(DVC) repro --force --single-item $(STAGE)'
 
 clean: stop
 	rm -rf .venv .prefect .cache runs build *.egg-info .pytest_cache .hypothesis

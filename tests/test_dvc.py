@@ -1,4 +1,4 @@
-"""The DVC graph against the code it stands for: dependencies, outputs that cannot be lost, what git must ignore."""
+"""The DVC graph against the code and the measurements it is of: dependencies, outputs that cannot be lost, store."""
 
 import configparser
 import os
@@ -6,28 +6,132 @@ import re
 import shutil
 import subprocess
 import sys
+from hashlib import md5
 from pathlib import Path
 
 import pytest
 import yaml
 
 from sparse_control.code_hash import code_closure
-from sparse_control.figures.curves import curve_text, write_curves
-from sparse_control.settings import load_settings
-from sparse_control.stages.pipeline import CODE, code_deps, corpus_text, pipeline_text
-from tests.support.measured_root import MODEL, build_root
+from sparse_control.files import sha256_file
+from sparse_control.records.manifest import BINARY, read_manifest
+from sparse_control.records.paths import STAGES as OFFICIAL
+from sparse_control.records.paths import committed_root
+from sparse_control.records.store import NAME, store_text
 
 PROJECT = Path(__file__).resolve().parents[1]
-FILES = (PROJECT / "dvc.yaml", PROJECT / "corpus" / "dvc.yaml")
-STAGES = {name: stage for file in FILES for name, stage in yaml.safe_load(file.read_text())["stages"].items()}
-MODULES = CODE | {"null_shuffled_tokens": CODE["study"], "null_redrawn_weights": CODE["study"]}
-LIGHT = ("corpus", "tables", "curves")
-IN_STORE = (".pt", ".safetensors")
+MEASUREMENTS = committed_root(PROJECT)
+CODE = {
+    "official_iss": OFFICIAL,
+    "experiment_b": OFFICIAL[:2],
+    "nulls": OFFICIAL,
+    "alternatives": ("sparse_control.stages.alternatives",),
+    "six_axis": ("sparse_control.protocol.study",),
+    "tables": ("sparse_control.tables.render",),
+    "curves": ("sparse_control.figures.curves",),
+    "corpus": ("sparse_control.corpus",),
+}
+LIGHT = ("corpus", "tables", "curves")  # never frozen
+
+
+def _stages(file):
+    """Stages of a dvc.yaml by name, one for every model of a `foreach`."""
+    for name, stage in yaml.safe_load(file.read_text())["stages"].items():
+        for key, item in stage.get("foreach", {"": ""}).items():
+            text = yaml.safe_dump(stage.get("do", stage)).replace("${key}", key).replace("${item}", item)
+            yield f"{name}@{key}".rstrip("@"), yaml.safe_load(text)
+
+
+STAGES = {name: stage for file in ("dvc.yaml", "corpus/dvc.yaml") for name, stage in _stages(PROJECT / file)}
+STORE = {entry["path"]: entry for entry in yaml.safe_load((MEASUREMENTS / NAME).read_text())["outs"]}
 
 
 def _outs(stage):
     listed = [*stage.get("outs", []), *stage.get("metrics", [])]
     return {path: options for out in listed for path, options in out.items()}
+
+
+def _study(name):
+    return name.partition("@")[0]
+
+
+def _covers(path, name):
+    return name == path or name.startswith(f"{path}/")
+
+
+# --- what is measured -----------------------------------------------------------------------------------------------
+
+
+def test_every_measured_file_is_the_output_of_one_stage_or_in_the_store_file():
+    outs = [path for stage in STAGES.values() for path in _outs(stage)]
+    outs += [f"measurements/{path}" for path in STORE]
+    manifest = read_manifest(MEASUREMENTS)
+    for name in manifest.measurements:
+        assert sum(_covers(out, f"measurements/{name}") for out in outs) == 1, f"no stage or several have {name}"
+    for out in outs:
+        assert out.endswith(BINARY) or out == "corpus/windows.jsonl" or (PROJECT / out).exists(), out
+
+
+def test_the_store_holds_the_estimators_that_were_measured():
+    assert yaml.safe_load(store_text(MEASUREMENTS))["outs"] == list(STORE.values()), "type: make record"
+    manifest = read_manifest(MEASUREMENTS)
+    for path, entry in STORE.items():
+        if entry.get("cache", True):
+            blob = PROJECT / ".dvc/store/files/md5" / entry["md5"][:2] / entry["md5"][2:]
+            assert sha256_file(blob) == manifest.binaries[path], path
+        else:
+            assert md5((MEASUREMENTS / path).read_bytes()).hexdigest() == entry["md5"], path
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_no_output_can_be_lost(name):
+    stage = STAGES[name]
+    assert stage.get("frozen", False) == (_study(name) not in LIGHT)
+    assert all(options == {"cache": False, "persist": True} for options in _outs(stage).values())
+
+
+def test_tables_and_curves_follow_from_every_study():
+    made = {path: name for name, stage in STAGES.items() for path in _outs(stage)}
+    edges = {
+        (made[out], name)
+        for name, stage in STAGES.items()
+        for path in stage["deps"]
+        for out in made
+        if _covers(out, path) or _covers(path, out)
+    }
+    measuring = {name for name in STAGES if _study(name) not in LIGHT}
+    assert {(name, "tables") for name in measuring} <= edges
+    assert {name for name, later in edges if later == "curves"} >= {"official_iss@smollm2-135m-instruct"}
+    assert ("official_iss@smollm2-135m-instruct", "alternatives@smollm2-135m-instruct") in edges
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["tables", "curves"])
+def test_what_a_light_stage_reads_is_a_dependency(name, tmp_path):
+    """Run without its writes, while every file it opens is noted."""
+    script = (
+        "import shlex, sys, runpy; opened = []; sys.addaudithook(lambda event, given: event == 'open' and "
+        "opened.append(str(given[0])));\nimport sparse_control.files as files\n"
+        "files.os.replace = lambda source, target: files.os.unlink(source)\n"
+        "sys.argv = shlex.split(sys.argv[1])[2:]\n"
+        "try: runpy.run_module(sys.argv[0], run_name='__main__', alter_sys=True)\n"
+        "except SystemExit as end: assert not end.code, end.code\n"
+        "print('\\n'.join(opened))"
+    )
+    stage = STAGES[name]
+    command = [sys.executable, "-c", script, stage["cmd"]]
+    done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=True)
+    inside = {
+        Path(os.path.normpath(PROJECT / line)).relative_to(PROJECT).as_posix()
+        for line in done.stdout.splitlines()
+        if os.path.normpath(PROJECT / line).startswith((f"{MEASUREMENTS}/", f"{PROJECT / 'paper'}/"))
+    }
+    written = _outs(stage)
+    read = {path for path in inside if (PROJECT / path).is_file() and not any(_covers(out, path) for out in written)}
+    assert read and [path for path in sorted(read) if not any(_covers(dep, path) for dep in stage["deps"])] == []
+
+
+# --- what it is measured by -----------------------------------------------------------------------------------------
 
 
 def _code(dependencies):
@@ -37,55 +141,18 @@ def _code(dependencies):
     return {file for file in files if file.suffix == ".py" and "__pycache__" not in file.parts}
 
 
-def test_dvc_yaml_is_what_the_preset_and_the_measurements_make_it():
-    text = FILES[0].read_text()
-    preset = re.search(r"pipeline --preset (\w+)", text)[1]
-    command = f"python -m sparse_control.stages pipeline --preset {preset} > dvc.yaml"
-    assert text == pipeline_text(load_settings(PROJECT / "params.yaml", preset), PROJECT), f"write it anew: {command}"
-    command = "python -m sparse_control.stages pipeline-corpus > corpus/dvc.yaml"
-    assert FILES[1].read_text() == corpus_text(), f"write it anew: {command}"
-
-
-def test_the_graph_of_the_whole_paper(tmp_path):
-    """From the corpus to official ISS; beside it alternatives, nulls, the medium model and six axes; then the tables."""
-    root = build_root(tmp_path, subroots=True)
-    settings = load_settings(PROJECT / "params.yaml").model_copy(update={"model": MODEL})
-    stages = yaml.safe_load(pipeline_text(settings, root))["stages"]
-    made = {path: name for name, stage in stages.items() for path in _outs(stage)}
-    edges = {(made[path], name) for name, stage in stages.items() for path in stage["deps"] if path in made}
-    chain = ["reference", "validate", "freeze", "official_iss", "tables"]
-    assert set(zip(chain, chain[1:], strict=False)) <= edges
-    assert {(name, "tables") for name in stages if name not in ("tables", "curves")} <= edges
-    assert ("reference", "alternatives") in edges
-    assert {"null_shuffled_tokens", "null_redrawn_weights", "experiment_b", "six_axis"} <= set(stages)
-    for name in chain[:4]:
-        assert {"corpus/windows.jsonl", "corpus/corpus.json"} <= set(stages[name]["deps"])
+@pytest.mark.parametrize("name", STAGES)
+def test_dependencies_cover_the_import_closure(name):
+    closure = set(code_closure(*CODE[_study(name)]))
+    missing = sorted(path.relative_to(PROJECT).as_posix() for path in closure - _code(STAGES[name]["deps"]))
+    assert missing == []
+    code = [path for path in STAGES[name]["deps"] if path.startswith("sparse_control/") and _code([path])]
+    assert [path for path in code if not _code([path]) & closure] == [], "nothing of these is imported"
 
 
 @pytest.mark.parametrize("name", STAGES)
-def test_dependencies_are_the_import_closure(name):
-    assert _code(STAGES[name]["deps"]) == set(code_closure(*MODULES[name]))
-
-
-def test_a_folder_stands_for_all_its_python_files_or_is_not_listed():
-    listed = code_deps("sparse_control.settings")
-    assert listed == sorted(listed) and "sparse_control/settings.py" in listed and "sparse_control" not in listed
-    assert _code(listed) == set(code_closure("sparse_control.settings"))
-
-
-@pytest.mark.parametrize("name", STAGES)
-def test_dependencies_on_code_and_data_exist(name):
-    made = {path for stage in STAGES.values() for path in _outs(stage)}
-    assert [d for d in STAGES[name]["deps"] if d not in made and not (PROJECT / d).exists()] == []
-
-
-@pytest.mark.parametrize("name", STAGES)
-def test_no_output_can_be_lost(name):
-    stage = STAGES[name]
-    assert stage.get("frozen", False) == (name not in LIGHT)
-    for path, options in _outs(stage).items():
-        assert options["persist"] is True
-        assert options.get("cache", True) == path.endswith(IN_STORE)
+def test_dependencies_exist(name):
+    assert [path for path in STAGES[name]["deps"] if not (PROJECT / path).exists()] == []
 
 
 def test_parameters_are_keys_of_params_yaml():
@@ -98,12 +165,24 @@ def test_parameters_are_keys_of_params_yaml():
                 value = value[part]
 
 
+def test_every_curve_is_drawn():
+    drawn = {}
+    for plot in yaml.safe_load((PROJECT / "dvc.yaml").read_text())["plots"]:
+        for options in plot.values():
+            drawn |= {file: [options["x"], *columns] for file, columns in options["y"].items()}
+    files = {path.relative_to(PROJECT).as_posix(): path for path in (PROJECT / "paper/curves").rglob("*.csv")}
+    assert drawn == {name: path.read_text().partition("\n")[0].split(",") for name, path in files.items()}
+
+
+# --- what git and the configuration say -----------------------------------------------------------------------------
+
+
 def test_the_configuration_is_offline_and_inside_the_project():
     config = configparser.ConfigParser()
     config.read(PROJECT / ".dvc" / "config")
     assert config["core"]["analytics"] == "false" and config["core"]["autostage"] == "false"
     assert config["core"]["remote"] == "store"
-    assert config["'remote \"store\"'"]["url"] == "../dvcstore"
+    assert config["'remote \"store\"'"]["url"] == "store"
     assert not [line for line in (PROJECT / ".dvcignore").read_text().splitlines() if line.startswith("!")]
     page = (PROJECT / ".dvc" / config["plots"]["html_template"]).read_text()
     assert "{plot_divs}" in page and "{scripts}" not in page and "src=" not in page, "nothing comes from a network"
@@ -111,16 +190,11 @@ def test_the_configuration_is_offline_and_inside_the_project():
 
 @pytest.mark.skipif(not (PROJECT / ".git").exists() or not shutil.which("git"), reason="needs the git checkout")
 def test_git_ignores_what_the_store_holds_and_nothing_else():
-    paths = [path for stage in STAGES.values() for path in _outs(stage)]
+    paths = [path for stage in STAGES.values() for path in _outs(stage)] + [f"measurements/{path}" for path in STORE]
     command = ["git", "check-ignore", "--no-index", "--stdin"]
     done = subprocess.run(command, cwd=PROJECT, input="\n".join(paths), capture_output=True, text=True)
     ignored = set(done.stdout.splitlines())
-    assert ignored == {path for path in paths if path.endswith(IN_STORE) or path == "corpus/windows.jsonl"}
-
-
-def test_curves():
-    curves = {"a": {32: 0.5, 64: 0.25}, "b": {64: 1.0}}
-    assert curve_text("k", curves) == "k,a,b\n32,0.5,\n64,0.25,1.0\n"
+    assert ignored == {path for path in paths if path.endswith(BINARY) or path == "corpus/windows.jsonl"}
 
 
 # --- DVC itself -----------------------------------------------------------------------------------------------------
@@ -128,86 +202,83 @@ def test_curves():
 
 def dvc(folder, *arguments):
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # stages call `python`
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"PATH": path}
     command = [sys.executable, "-m", "dvc", *arguments]
-    return subprocess.run(command, cwd=folder, env=os.environ | {"PATH": path}, capture_output=True, text=True)
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
 
 
 @pytest.fixture
 def workspace(tmp_path):
-    """A folder with the project's DVC configuration and no git."""
-    shutil.copytree(PROJECT / ".dvc", tmp_path / ".dvc", ignore=shutil.ignore_patterns("cache", "tmp"))
+    """A folder with the project's DVC configuration, no store and no git."""
+    (tmp_path / ".dvc").mkdir()
+    shutil.copy(PROJECT / ".dvc" / "config", tmp_path / ".dvc")
     (tmp_path / ".dvc" / "config.local").write_text("[core]\n    no_scm = true\n")
     return tmp_path
 
 
+KEPT = {"cache": False, "persist": True}
+
+
 @pytest.mark.slow
 def test_a_stage_that_fails_leaves_its_outputs(workspace):
-    stage = {"cmd": "exit 1", "outs": [{"measurements": _outs(STAGES["six_axis"])["measurements"]}]}
+    stage = {"cmd": "exit 1", "outs": [{"measured": KEPT}]}
     (workspace / "dvc.yaml").write_text(yaml.safe_dump({"stages": {"measure": stage}}))
-    (workspace / "measurements").mkdir()
-    (workspace / "measurements" / "kept.jsonl").write_text("{}\n")
+    (workspace / "measured").mkdir()
+    (workspace / "measured" / "kept.jsonl").write_text("{}\n")
     done = dvc(workspace, "repro")
     assert done.returncode != 0 and "failed to" in done.stderr
-    assert (workspace / "measurements" / "kept.jsonl").read_text() == "{}\n"
+    assert (workspace / "measured" / "kept.jsonl").read_text() == "{}\n"
 
 
 @pytest.mark.slow
 def test_a_frozen_stage_is_measured_again_when_it_is_told_so(workspace):
-    """As `make remeasure STAGE=heavy` does it: DVC only verifies a frozen stage, forced or not."""
+    """As `make remeasure STAGE=heavy@model` does it: DVC only verifies a frozen stage, forced or not."""
     shutil.copy(PROJECT / "Makefile", workspace)
-    kept = {"cache": False, "persist": True}
-    heavy = {"cmd": "echo ran >> log", "frozen": True, "deps": ["code"], "outs": [{"out": kept}]}
-    (workspace / "dvc.yaml").write_text(yaml.safe_dump({"stages": {"heavy": heavy}}))
-    for name in ("code", "out"):
+    heavy = {"cmd": "echo ran >> log", "frozen": True, "deps": ["code"], "outs": [{"${key}": KEPT}]}
+    stages = {"heavy": {"foreach": {"model": "smoke", "other": "paper"}, "do": heavy}}
+    (workspace / "dvc.yaml").write_text(yaml.safe_dump({"stages": stages}))
+    for name in ("code", "model", "other"):
         (workspace / name).write_text(name)
     before = (workspace / "dvc.yaml").read_text()
-    assert dvc(workspace, "repro", "--force", "heavy").returncode == 0 and not (workspace / "log").exists()
-    make = ["make", "-s", "remeasure", "STAGE=heavy", f"DVC={sys.executable} -m dvc"]
+    assert dvc(workspace, "repro", "--force", "heavy@model").returncode == 0 and not (workspace / "log").exists()
+    make = ["make", "-s", "remeasure", "STAGE=heavy@model", f"DVC={sys.executable} -m dvc"]
     done = subprocess.run(make, cwd=workspace, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert (workspace / "log").read_text() == "ran\n" and (workspace / "dvc.yaml").read_text() == before
     done = subprocess.run([*make[:3], "STAGE=", make[-1]], cwd=workspace, capture_output=True, text=True)
-    assert done.returncode != 0 and "make remeasure STAGE=official_iss" in done.stderr
-
-
-@pytest.mark.slow
-def test_graph_metrics_and_plots_without_git_or_a_network(workspace):
-    root = build_root(workspace, subroots=True)
-    write_curves(root)
-    shutil.copy(PROJECT / "params.yaml", root)
-    settings = load_settings(PROJECT / "params.yaml").model_copy(update={"model": MODEL})
-    (root / "dvc.yaml").write_text(pipeline_text(settings, root))
-    graph = dvc(root, "dag", "--dot")
-    assert graph.returncode == 0 and '"official_iss" -> "tables"' in graph.stdout, graph.stderr
-    metrics = dvc(root, "metrics", "show")
-    assert metrics.returncode == 0 and "ISS.mean" in metrics.stdout, metrics.stderr
-    plots = dvc(root, "plots", "show", "--out", "plots")
-    page = (root / "plots" / "index.html").read_text()
-    assert plots.returncode == 0 and page.count("vegaEmbed('#") == 3 and "cdn" not in page, plots.stderr
+    assert done.returncode != 0 and "make remeasure STAGE=official_iss@" in done.stderr
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not (PROJECT / ".git").exists() or not shutil.which("git"), reason="needs the git checkout")
-@pytest.mark.parametrize("kind", ["clone", "worktree", "archive"])
-def test_a_fresh_copy_pulls_and_reruns_the_light_stages_alone(tmp_path, kind):
-    """`dvc pull && dvc repro` leaves git clean in a clone and in a worktree; an archive needs one line before."""
-    git = ["git", "-c", "advice.detachedHead=false"]
-    clone, copy = tmp_path / "clone", tmp_path / kind
-    subprocess.run([*git, "clone", "-q", str(PROJECT), str(clone)], check=True)
-    if kind == "worktree":
-        subprocess.run([*git, "worktree", "add", "-q", str(copy), "HEAD"], cwd=clone, check=True)
-    elif kind == "archive":
-        copy.mkdir()
-        packed = subprocess.run([*git, "archive", "HEAD"], cwd=clone, capture_output=True, check=True)
-        subprocess.run(["tar", "x", "-C", str(copy)], input=packed.stdout, check=True)
-        assert "not a git repository" in dvc(copy, "pull").stderr
-        assert dvc(copy, "config", "--local", "core.no_scm", "true").returncode == 0
-    pulled = dvc(copy, "pull")
-    assert pulled.returncode == 0, pulled.stderr
-    done = dvc(copy, "repro")
-    assert done.returncode == 0, done.stdout + done.stderr
+def test_a_fresh_clone_pulls_and_reproduces_without_a_change(tmp_path):
+    clone = tmp_path / "clone"
+    subprocess.run(["git", "clone", "-q", str(PROJECT), str(clone)], check=True)
+    for command in ("pull", "repro"):
+        done = dvc(clone, command)
+        assert done.returncode == 0, done.stdout + done.stderr
     ran = re.findall(r"Running stage '([^']+)'", done.stdout)
     assert set(ran) <= {"tables", "curves"}
-    if kind != "archive":
-        status = subprocess.run([*git, "status", "--porcelain"], cwd=copy, capture_output=True, text=True, check=True)
-        assert status.stdout == ""
+    status = subprocess.run(["git", "status", "--porcelain"], cwd=clone, capture_output=True, text=True, check=True)
+    assert status.stdout == ""
+    assert all((clone / "measurements" / path).is_file() for path in STORE)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not (PROJECT / ".git").exists() or not shutil.which("git"), reason="packs the git checkout")
+def test_graph_metrics_and_plots_without_git_or_a_network(tmp_path):
+    packed = subprocess.run(["git", "archive", "HEAD"], cwd=PROJECT, capture_output=True, check=True)
+    subprocess.run(["tar", "x", "-C", str(tmp_path)], input=packed.stdout, check=True)
+    assert "not a git repository" in dvc(tmp_path, "pull").stderr
+    assert dvc(tmp_path, "config", "--local", "core.no_scm", "true").returncode == 0
+    for command in ("pull", "repro"):
+        done = dvc(tmp_path, command)
+        assert done.returncode == 0, done.stdout + done.stderr
+    graph = dvc(tmp_path, "dag", "--dot")
+    assert graph.returncode == 0 and '"official_iss@smollm2-135m-instruct" -> "tables"' in graph.stdout, graph.stderr
+    metrics = dvc(tmp_path, "metrics", "show")
+    assert metrics.returncode == 0 and len(metrics.stdout.splitlines()) > 1, metrics.stderr
+    plots = dvc(tmp_path, "plots", "show", "--out", "plots")
+    page = (tmp_path / "plots" / "index.html").read_text()
+    drawn = yaml.safe_load((PROJECT / "dvc.yaml").read_text())["plots"]
+    assert plots.returncode == 0 and page.count("vegaEmbed('#") == len(drawn) and "cdn" not in page, plots.stderr

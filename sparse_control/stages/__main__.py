@@ -1,7 +1,7 @@
 """One stage by itself, as dvc.yaml calls it: `python -m sparse_control.stages reference --preset paper`.
 
 `run official-iss` orders the stages, works in units, skips what is unchanged and is what a person types; here each
-stage runs once, in this process. `pipeline` prints the dvc.yaml of a preset.
+stage runs once, in this process. `store` prints measurements/store.dvc.
 """
 
 import shutil
@@ -14,7 +14,7 @@ import click
 from sparse_control.errors import InputError
 from sparse_control.project import project_folder
 from sparse_control.records.lock import root_lock
-from sparse_control.records.paths import NULL_NAMES
+from sparse_control.records.paths import NULL_NAMES, committed_root
 from sparse_control.settings import Settings, load_settings
 
 STAGES = {
@@ -28,7 +28,7 @@ STUDY = ("reference", "validate", "freeze", "official")
 
 
 @click.command()
-@click.argument("step", type=click.Choice(["corpus", *STAGES, "study", "pipeline", "pipeline-corpus", "curves"]))
+@click.argument("step", type=click.Choice(["corpus", *STAGES, "study", "store", "curves"]))
 @click.option("--preset", default="smoke", show_default=True, help="Of params.yaml.")
 @click.option(
     "--root", type=click.Path(path_type=Path), default=Path("."), help="Folder that gets MODEL/jacobian_iss/."
@@ -38,19 +38,14 @@ STUDY = ("reference", "validate", "freeze", "official")
 def main(step: str, preset: str, root: Path, corpus: Path, null: str | None) -> None:
     """Run one STEP of official ISS, or stages A to D as `study`, and print the files it wrote.
 
-    `pipeline` prints what dvc.yaml must be for the preset and what has been measured into the root, `pipeline-corpus`
-    the one of corpus/; `curves` writes what `dvc plots` draws.
+    `store` prints what measurements/store.dvc must be for what was measured; `curves` writes what `dvc plots` draws.
     """
     try:
         settings = load_settings(project_folder() / "params.yaml", preset)
-        if step == "pipeline":
-            from sparse_control.stages.pipeline import pipeline_text
+        if step == "store":
+            from sparse_control.records.store import store_text
 
-            click.echo(pipeline_text(settings, root), nl=False)
-        elif step == "pipeline-corpus":
-            from sparse_control.stages.pipeline import corpus_text
-
-            click.echo(corpus_text(), nl=False)
+            click.echo(store_text(committed_root(project_folder())), nl=False)
         elif step == "curves":
             from sparse_control.figures.curves import write_curves
 
