@@ -1,7 +1,20 @@
-"""Checks of whole-number arguments that several packages share."""
+"""Checks of arguments that the packages share: what does not fit is refused by the argument's name and value.
 
-from numbers import Integral
+They need numpy alone. A sequence is a list, a tuple, a range, or whatever converts to a numpy array, such as a pandas
+column or a tensor on the CPU; sets, mappings, generators and text are none. Booleans, text, complex numbers, missing
+and masked values are no real numbers.
+"""
+
+import math
+import reprlib
+from collections.abc import Sequence
+from numbers import Integral, Real
 from typing import Any
+
+import numpy as np
+
+_BRIEF = reprlib.Repr()
+_BRIEF.maxstring = _BRIEF.maxother = _BRIEF.maxlong = 100
 
 
 def whole_number(name: str, value: Any, low: int, high: int | None = None) -> int:
@@ -12,5 +25,159 @@ def whole_number(name: str, value: Any, low: int, high: int | None = None) -> in
     """
     bounds = f"at least {low}" if high is None else f"in {low}..{high}"
     if isinstance(value, bool) or not isinstance(value, Integral) or value < low or (high is not None and value > high):
-        raise ValueError(f"{name} must be an integer {bounds}, got {value!r}")
+        raise ValueError(f"{name} must be an integer {bounds}, got {brief(value)}")
     return int(value)
+
+
+def real_number(name: str, value: Any) -> float:
+    """`value` as a finite Python float; an array or a tensor without dimensions counts as the number it holds.
+
+    Raises:
+        ValueError: not a real number, or not finite in float64.
+    """
+    number = value
+    if getattr(value, "ndim", None) == 0 and hasattr(value, "item") and not np.ma.is_masked(value):
+        try:
+            number = value.item()
+        except RuntimeError:  # a tensor without data
+            number = None
+    if not _is_real(number) or not math.isfinite(_as_float(number)):
+        raise ValueError(f"{name} must be a finite number, got {brief(value)}")
+    return _as_float(number)
+
+
+def real_array(name: str, values: Any, *, allowed: tuple[float, ...] = ()) -> np.ndarray:
+    """`values` as a float64 array (N,), N >= 1; `allowed` lists the infinities that may be in it.
+
+    Raises:
+        ValueError: not a flat sequence of real numbers, empty, or a value that is not finite.
+    """
+    array = _floats(name, _flat(name, values))
+    if len(array) == 0:
+        raise ValueError(f"{name} must not be empty, got {brief(values)}")
+    return _finite(name, array, allowed)
+
+
+def real_matrix(name: str, values: Any) -> np.ndarray:
+    """`values`, an array or a sequence of rows, as a float64 array (N, D), N >= 1 and D >= 1.
+
+    Raises:
+        ValueError: as `real_tensor`, not of two dimensions, or empty.
+    """
+    matrix = real_tensor(name, values)
+    if matrix.ndim != 2 or 0 in matrix.shape:
+        raise ValueError(f"{name} must be (N, D) with N >= 1 and D >= 1, got shape {matrix.shape}")
+    return matrix
+
+
+def real_tensor(name: str, values: Any) -> np.ndarray:
+    """`values`, an array or nested sequences, as a float64 array of as many dimensions.
+
+    Raises:
+        ValueError: ragged, not of real numbers, or a value that is not finite.
+    """
+    if not _is_sequence(values):
+        return _finite(name, _floats(name, _array(name, values)))
+    if not any(_is_sequence(part) or getattr(part, "ndim", 0) for part in values):
+        return _finite(name, _floats(name, list(values)))
+    parts = [real_tensor(f"{name}[{index}]", part) for index, part in enumerate(values)]
+    for index, part in enumerate(parts):
+        if part.shape != parts[0].shape:
+            raise ValueError(f"{name}[{index}] must have the shape of {name}[0], {parts[0].shape}, got {part.shape}")
+    return np.stack(parts)
+
+
+def labels(name: str, values: Any) -> list[int | str]:
+    """`values` as Python integers or strings; whole floats, as pandas makes of integers, become integers.
+
+    Raises:
+        ValueError: not a flat sequence, or a label that is missing or neither a whole number nor a string.
+    """
+    found: list[int | str] = []
+    for index, value in enumerate(_flat(name, values)):
+        if isinstance(value, str):
+            found.append(str(value))
+        elif _is_real(value) and math.isfinite(value) and value == value // 1:
+            found.append(int(value))
+        else:
+            raise ValueError(f"{name}[{index}] must be a whole number or a string, got {brief(value)}")
+    return found
+
+
+def equal_lengths(**sequences: Sequence[Any] | np.ndarray) -> None:
+    """Refuse sequences whose length is not that of the first.
+
+    Raises:
+        ValueError: names the first argument that differs, and both lengths.
+    """
+    (first, reference), *others = sequences.items()
+    for name, sequence in others:
+        if len(sequence) != len(reference):
+            raise ValueError(f"{name} must have the length of {first} ({len(reference)}), got {len(sequence)}")
+
+
+def brief(value: Any) -> str:
+    """`value` for an error message, cut where it is long."""
+    try:
+        return _BRIEF.repr(value)
+    except ValueError:  # an integer of more digits than Python prints
+        return f"a {type(value).__name__} too long to print"
+
+
+def _is_sequence(values: Any) -> bool:
+    return isinstance(values, Sequence) and not isinstance(values, (str, bytes, bytearray, memoryview))
+
+
+def _is_real(value: Any) -> bool:
+    return isinstance(value, (Real, np.integer, np.floating)) and not isinstance(value, (bool, np.bool_))
+
+
+def _as_float(number: Any) -> float:
+    try:
+        return float(number)
+    except OverflowError:
+        return math.inf if number > 0 else -math.inf
+
+
+def _array(name: str, values: Any) -> np.ndarray:
+    if np.ma.is_masked(values):
+        raise ValueError(f"{name} must not hold masked values, got {brief(values)}")
+    if not hasattr(values, "__array__"):
+        raise ValueError(f"{name} must be a sequence of real numbers, got {brief(values)}")
+    try:
+        return np.asarray(values)
+    except (TypeError, RuntimeError, ValueError) as error:
+        raise ValueError(f"{name} must be convertible to a numpy array ({error}), got {brief(values)}") from error
+
+
+def _flat(name: str, values: Any) -> list[Any] | np.ndarray:
+    """The elements of a flat sequence as they are; an array of a real dtype whole, of any other as Python objects."""
+    if _is_sequence(values):
+        return list(values)
+    array = _array(name, values)
+    if array.ndim != 1:
+        raise ValueError(f"{name} must be one-dimensional, got shape {array.shape}")
+    return array if array.dtype.kind in "fiu" else array.tolist()
+
+
+def _floats(name: str, elements: list[Any] | np.ndarray) -> np.ndarray:
+    """Elements as float64; what is beyond its range becomes infinite."""
+    if isinstance(elements, np.ndarray) and elements.dtype.kind in "fiu":
+        with np.errstate(over="ignore"):
+            return elements.astype(np.float64)
+    flat = elements.ravel().tolist() if isinstance(elements, np.ndarray) else elements
+    for index, value in enumerate(flat):
+        if not _is_real(value):
+            raise ValueError(f"{name}[{index}] must be a real number, got {brief(value)}")
+    shape = elements.shape if isinstance(elements, np.ndarray) else len(flat)
+    return np.array([_as_float(value) for value in flat], dtype=np.float64).reshape(shape)
+
+
+def _finite(name: str, array: np.ndarray, allowed: tuple[float, ...] = ()) -> np.ndarray:
+    bad = ~np.isfinite(array)
+    if bad.any():
+        bad &= ~np.isin(array, allowed)
+    if bad.any():
+        where = tuple(np.argwhere(bad)[0])
+        raise ValueError(f"{name}{''.join(f'[{index}]' for index in where)} must be finite, got {array[where].item()!r}")
+    return array

@@ -1,67 +1,73 @@
 """Benchmark sampling uncertainty: a bootstrap over relations (source document, 18)."""
 
 from collections.abc import Sequence
-from numbers import Real
+from typing import Any
 
 import numpy as np
 from scipy.stats import bootstrap
 
-from sparse_control.arguments import whole_number
-from sparse_control.iss.score import encode_labels
+from sparse_control.arguments import equal_lengths, real_array, real_number, whole_number
+from sparse_control.iss.labelled import label_codes
 from sparse_control.seeds import stream
+
+MOST_RESAMPLES = 10**6  # each is a row of one number per relation
+# Resampled means this close to the mean, relative to the largest value, differ from it by rounding alone.
+ROUNDING = 1e-12
 
 
 def relation_bootstrap(
-    values: Sequence[float],
-    relations: Sequence[str],
+    values: Any,
+    relations: Sequence[int | str],
     n_resamples: int = 10_000,
     seed: int = 0,
     confidence: float = 0.95,
 ) -> dict[str, float | int | tuple[float | None, float | None]]:
     """Confidence intervals of the mean over facts, resampling whole relations with replacement.
 
+    With few relations many resamples have the very mean of the sample, such as one that draws each relation once.
+    Which side of it rounding puts them on decides the bias correction of BCa, so they are set equal to it, and ties
+    count half: bounds follow the values and not the order of a sum.
+
     Args:
         values: one value per fact.
-        relations: its relation.
+        relations: its relation, a string or a whole number.
+        n_resamples: 1..10^6.
+        seed: of the resampling.
+        confidence: in (0, 1).
 
     Returns:
         mean; percentile (lo, hi) and bca (lo, hi), each (None, None) where fewer than two relations, or a
         degenerate distribution, leave it undefined; n_relations.
 
     Raises:
-        ValueError: empty, unequal lengths, non-finite values, n_resamples < 1, or confidence outside (0, 1).
+        ValueError: names the argument: empty, unequal lengths, non-finite values or values whose sum is beyond
+            float64, n_resamples out of range, or confidence outside (0, 1).
     """
-    values = np.asarray(values, dtype=np.float64)
-    if values.ndim != 1 or not len(values):
-        raise ValueError(f"values must be a non-empty sequence of numbers, got shape {values.shape}")
-    if len(relations) != len(values):
-        raise ValueError(f"relations must have one label per value: {len(relations)} labels, {len(values)} values")
-    if not np.isfinite(values).all():
-        raise ValueError(f"values must be finite, got {values[~np.isfinite(values)][0]}")
-    n_resamples = whole_number("n_resamples", n_resamples, 1)
-    if not (isinstance(confidence, Real) and 0 < confidence < 1):
+    values, (labels, names) = real_array("values", values), label_codes("relations", relations)
+    equal_lengths(values=values, relations=labels)
+    n_resamples = whole_number("n_resamples", n_resamples, 1, MOST_RESAMPLES)
+    level = real_number("confidence", confidence)
+    if not 0 < level < 1:
         raise ValueError(f"confidence must be in (0, 1), got {confidence!r}")
-    labels, names = encode_labels("relations", relations)
+    generators = {method: stream(seed, "iss", "benchmark", "bootstrap") for method in ("percentile", "BCa")}
+    with np.errstate(over="ignore"):
+        if not np.isfinite(np.abs(values).sum()):
+            raise ValueError(f"values must have a sum within float64, their largest is {float(np.abs(values).max())!r}")
     sums = np.bincount(labels, weights=values)
     counts = np.bincount(labels).astype(np.float64)
+    mean, rounding = float(values.mean()), ROUNDING * float(np.abs(values).max())
 
-    def mean(sums: np.ndarray, counts: np.ndarray, axis: int = -1) -> np.ndarray:
-        return sums.sum(axis=axis) / counts.sum(axis=axis)
+    def resampled_mean(sums: np.ndarray, counts: np.ndarray, axis: int = -1) -> np.ndarray:
+        means = sums.sum(axis=axis) / counts.sum(axis=axis)
+        return np.where(np.abs(means - mean) <= rounding, mean, means)
 
     intervals = {}
-    for name, method in (("percentile", "percentile"), ("bca", "BCa")):
+    for method, generator in generators.items():
         low = high = np.nan
-        if len(names) > 1 and len(np.unique(sums / counts)) > 1:
-            interval = bootstrap(
-                (sums, counts),
-                mean,
-                n_resamples=n_resamples,
-                paired=True,
-                vectorized=True,
-                confidence_level=confidence,
-                method=method,
-                rng=stream(seed, "iss", "benchmark", "bootstrap"),
-            ).confidence_interval
-            low, high = interval.low, interval.high
-        intervals[name] = tuple(float(edge) if np.isfinite(edge) else None for edge in (low, high))
-    return {"mean": float(values.mean()), **intervals, "n_relations": len(names)}
+        if np.ptp(sums / counts) > rounding:
+            low, high = bootstrap(
+                (sums, counts), resampled_mean, n_resamples=n_resamples, paired=True, vectorized=True,
+                confidence_level=level, method=method, rng=generator,
+            ).confidence_interval  # fmt: skip
+        intervals[method.lower()] = tuple(float(edge) if np.isfinite(edge) else None for edge in (low, high))
+    return {"mean": mean, **intervals, "n_relations": len(names)}

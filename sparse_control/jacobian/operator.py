@@ -1,14 +1,14 @@
 """Linear operators by their action: `shape`, `matmat`, `rmatmat` (source document, 6)."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from scipy.sparse.linalg import LinearOperator
 from torch import Tensor
 
-from sparse_control.arguments import whole_number
+from sparse_control.arguments import brief, real_tensor, whole_number
 from sparse_control.jacobian.guard import check_exact_mode
 from sparse_control.jacobian.sweep import pull_back, push_forward
 from sparse_control.models.decode import DecodeStep, as_prompt
@@ -16,6 +16,8 @@ from sparse_control.models.language_model import LanguageModel
 
 KEPT_BYTES = 1 << 30  # of keys and values that wait for the next pass
 PROMPTS_PER_FORWARD = 4  # enough rows for the matrix products to run at their full rate
+
+NARROW = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 Array = np.ndarray | Tensor
 Product = Callable[[DecodeStep, Mapping[int, Tensor]], dict[int, Tensor]]
@@ -32,28 +34,53 @@ class Operator(Protocol):
     def rmatmat(self, vectors: Array) -> Array: ...
 
 
-def like(result: Tensor, given: Array) -> Array:
-    """`result` (float64) in the kind of `given` and, where that is a floating one, its dtype."""
-    if isinstance(given, np.ndarray):
-        return result.numpy().astype(given.dtype if given.dtype.kind == "f" else np.float64, copy=False)
-    return result.to(given) if given.is_floating_point() else result.to(given.device)
+def like(result: Tensor, given: Any) -> Array:
+    """`result` (float64) in the kind of `given` and, where that is a floating one, its dtype; numpy for what is no tensor."""
+    if isinstance(given, Tensor):
+        return result.to(given) if given.is_floating_point() else result.to(given.device)
+    floating = isinstance(given, np.ndarray) and given.dtype.kind == "f"
+    return result.numpy().astype(given.dtype if floating else np.float64, copy=False)
 
 
-def as_block(vectors: Array, rows: int, name: str = "vectors") -> Tensor:
+def as_float64(name: str, values: Any) -> Tensor:
+    """Real numbers of any shape, in a tensor or in anything `real_tensor` takes, as a float64 CPU tensor.
+
+    Raises:
+        ValueError: not a dense array of finite real numbers.
+    """
+    if not isinstance(values, Tensor):
+        return torch.from_numpy(real_tensor(name, values))
+    dense = values.layout == torch.strided and not (values.is_nested or values.is_meta or values.is_quantized)
+    if not dense or values.is_complex() or values.dtype == torch.bool:
+        raise ValueError(f"{name} must be a dense tensor of real numbers, got {values.dtype} on {values.device}")
+    converted = values.detach().to("cpu", torch.float64)
+    if not torch.isfinite(converted).all():
+        raise ValueError(f"{name} must be finite")
+    return converted
+
+
+def as_block(vectors: Any, rows: int, name: str = "vectors") -> Tensor:
     """`vectors` (rows, m) as a float64 CPU tensor.
 
     Raises:
-        ValueError: another shape, or non-finite entries.
+        ValueError: not a dense array of finite real numbers, or another shape.
     """
-    block = torch.as_tensor(vectors)
-    if block.is_complex():
-        raise ValueError(f"{name} must be real, got {block.dtype}")
-    block = block.detach().to("cpu", torch.float64)
+    block = as_float64(name, vectors)
     if block.ndim != 2 or block.shape[0] != rows:
         raise ValueError(f"{name} must have shape ({rows}, m), got {tuple(block.shape)}")
-    if not torch.isfinite(block).all():
-        raise ValueError(f"{name} must be finite")
     return block
+
+
+def as_states(h: Any, width: int) -> Tensor:
+    """`h` (..., width) as a float64 CPU tensor.
+
+    Raises:
+        ValueError: not a dense array of finite real numbers, or another last dimension.
+    """
+    states = as_float64("h", h)
+    if states.ndim == 0 or states.shape[-1] != width:
+        raise ValueError(f"h must have last dimension {width}, got shape {tuple(states.shape)}")
+    return states
 
 
 class _Products:
@@ -92,11 +119,10 @@ class DenseOperator(_Products):
     """
 
     def __init__(self, matrix: Array) -> None:
-        tensor = torch.as_tensor(matrix)
-        if tensor.ndim != 2:
-            raise ValueError(f"matrix must have two dimensions, got shape {tuple(tensor.shape)}")
-        self.dtype = tensor.dtype if tensor.dtype.is_floating_point else torch.float64
-        self.matrix = as_block(tensor, tensor.shape[0], "matrix")
+        self.matrix = as_float64("matrix", matrix)
+        if self.matrix.ndim != 2 or 0 in self.matrix.shape:
+            raise ValueError(f"matrix must have two dimensions, got shape {tuple(self.matrix.shape)}")
+        self.dtype = NARROW.get(str(getattr(matrix, "dtype", "")).removeprefix("torch."), torch.float64)
         self.shape = tuple(self.matrix.shape)
 
     def _forward(self, block: Tensor) -> Tensor:
@@ -106,33 +132,29 @@ class DenseOperator(_Products):
         return self.matrix.T @ block
 
 
-class CorpusOperators:
-    """The corpus-averaged Jacobians of several layers by their action alone; each pass makes one forward per prompt.
+class CorpusOperator(_Products):
+    """The corpus-averaged Jacobian of one layer by its action alone: batched JVPs and VJPs, never a d x d matrix.
 
-    Keys and values of the prompts are kept from pass to pass while they fit into `kept_bytes`; the others are read anew.
-
-    Raises:
-        ValueError: no prompts or layers, a prompt that is not a sequence of at least two token ids, or a layer outside
-            the model.
+    Each product makes one forward per prompt. Keys and values of the prompts are kept from one product to the next
+    while they fit into `kept_bytes`; the others are read anew.
     """
 
     def __init__(
-        self,
-        lm: LanguageModel,
-        corpus_ids: Sequence[Sequence[int]],
-        layers: Sequence[int],
-        kept_bytes: int = KEPT_BYTES,
+        self, lm: LanguageModel, corpus_ids: Sequence[Sequence[int]], layer: int, kept_bytes: int = KEPT_BYTES
     ) -> None:
         check_exact_mode(lm)
-        if len(corpus_ids) == 0:
-            raise ValueError("corpus_ids must hold at least one prompt")
-        if len(layers) == 0:
-            raise ValueError("layers must name at least one source layer, got none")
-        self.lm = lm
-        self.layers = [whole_number("layer", layer, 0, lm.n_layers - 1) for layer in layers]
-        self.corpus_ids = [as_prompt(lm, prompt, f"corpus_ids[{index}]") for index, prompt in enumerate(corpus_ids)]
+        self.lm, self.layer = lm, whole_number("layer", layer, 0, lm.n_layers - 1)
+        self.corpus_ids = as_corpus(lm, corpus_ids)
+        self.shape, self.dtype = (lm.width, lm.width), lm.model.dtype
         self._kept: list[DecodeStep] = []
         self._free_bytes = kept_bytes
+
+    def prompt_products(self, product: Product, block: Tensor) -> Iterator[Tensor]:
+        """Products of each prompt's own Jacobian, `push_forward` or `pull_back`, in corpus order: (d, m) -> (m, d)."""
+        check_exact_mode(self.lm)
+        rows = block.T.to(self.lm.device, self.lm.model.dtype).contiguous()
+        for step in self._steps():
+            yield product(step, {self.layer: rows})[self.layer].cpu()
 
     def _steps(self) -> Iterator[DecodeStep]:
         yield from self._kept
@@ -144,40 +166,48 @@ class CorpusOperators:
                     self._free_bytes -= step.nbytes
                 yield step
 
-    def prompt_products(self, product: Product, blocks: Mapping[int, Tensor]) -> Iterator[dict[int, Tensor]]:
-        """Products of each prompt's own Jacobians, one prompt after another: {l: (d, m)} -> {l: (m, d)}."""
-        check_exact_mode(self.lm)
-        rows = {layer: block.T.to(self.lm.device, self.lm.model.dtype).contiguous() for layer, block in blocks.items()}
-        for step in self._steps():
-            yield {layer: products.cpu() for layer, products in product(step, rows).items()}
-
-    def mean(self, product: Product, blocks: Mapping[int, Tensor]) -> dict[int, Tensor]:
-        """Products of the averages, `push_forward` or `pull_back`: {l: (d, m)} -> {l: (d, m)}, float64."""
-        totals = {layer: torch.zeros(block.T.shape, dtype=torch.float64) for layer, block in blocks.items()}
-        for products in self.prompt_products(product, blocks):
-            for layer, rows in products.items():
-                totals[layer] += rows
-        return {layer: total.T / len(self.corpus_ids) for layer, total in totals.items()}
-
-
-class CorpusOperator(_Products):
-    """The corpus-averaged Jacobian of one layer by its action alone: batched JVPs and VJPs, never a d x d matrix."""
-
-    def __init__(self, lm: LanguageModel, corpus_ids: Sequence[Sequence[int]], layer: int) -> None:
-        self._layers = CorpusOperators(lm, corpus_ids, [layer])
-        self.lm, (self.layer,) = lm, self._layers.layers
-        self.shape = (lm.width, lm.width)
-        self.dtype = lm.model.dtype
+    def _mean(self, product: Product, block: Tensor) -> Tensor:
+        total = torch.zeros(block.T.shape, dtype=torch.float64, device="cpu")
+        for rows in self.prompt_products(product, block):
+            total += rows
+        return total.T / len(self.corpus_ids)
 
     def _forward(self, block: Tensor) -> Tensor:
-        return self._layers.mean(push_forward, {self.layer: block})[self.layer]
+        return self._mean(push_forward, block)
 
     def _adjoint(self, block: Tensor) -> Tensor:
-        return self._layers.mean(pull_back, {self.layer: block})[self.layer]
+        return self._mean(pull_back, block)
+
+
+def as_corpus(lm: LanguageModel, corpus_ids: Any) -> list[Tensor]:
+    """Prompts of token ids, (T_i,) each, on the model's device.
+
+    Raises:
+        ValueError: not a sequence of prompts, none, or a prompt that the model does not take (names it).
+    """
+    if not isinstance(corpus_ids, (Sequence, np.ndarray, Tensor)) or isinstance(corpus_ids, (str, bytes)):
+        raise ValueError(f"corpus_ids must be a sequence of prompts, got {brief(corpus_ids)}")
+    if len(corpus_ids) == 0:
+        raise ValueError("corpus_ids must hold at least one prompt")
+    return [as_prompt(lm, corpus_ids[index], f"corpus_ids[{index}]") for index in range(len(corpus_ids))]
+
+
+def corpus_operator(lm: LanguageModel, corpus_ids: Sequence[Sequence[int]], layer: int) -> CorpusOperator:
+    """Matrix-free `J^l = (1/n) sum_i J^l_{x_i}`.
+
+    Args:
+        corpus_ids: n prompts of token ids, the calibration sequence length each.
+        layer: source layer, 0..L-1: h^l enters block l, and `Site("resid", l)` is h^(l+1).
+
+    Raises:
+        ValueError: no prompts, a prompt that is not a sequence of at least two token ids, or a layer outside the model.
+        UnsupportedModel: as `check_exact_mode`.
+    """
+    return CorpusOperator(lm, corpus_ids, layer)
 
 
 def nested_actions(
-    lm: LanguageModel, corpus_ids: Sequence[Sequence[int]], layer: int, vectors: Tensor, sizes: Sequence[int]
+    lm: LanguageModel, corpus_ids: Sequence[Sequence[int]], layer: int, vectors: Array, sizes: Sequence[int]
 ) -> dict[int, Tensor]:
     """Direct actions `(1/n) sum_{i < n} J^l_{x_i} h` of nested corpora, each prompt pushed through once (5.4).
 
@@ -192,28 +222,18 @@ def nested_actions(
 
     Raises:
         ValueError: no sizes, a size beyond the corpus, bad prompts, a layer outside the model, or bad vectors.
+        UnsupportedModel: as `check_exact_mode`.
     """
     if len(sizes) == 0:
         raise ValueError("sizes must hold at least one corpus size")
-    sizes = {whole_number(f"sizes[{i}]", size, 1, len(corpus_ids)) for i, size in enumerate(sizes)}
-    operators = CorpusOperators(lm, corpus_ids[: max(sizes)], [layer], kept_bytes=0)
-    block = as_block(torch.as_tensor(vectors).T, lm.width)
-    total, means = torch.zeros(block.T.shape, dtype=torch.float64), {}
-    for count, products in enumerate(operators.prompt_products(push_forward, {layer: block}), start=1):
-        total += products[layer]
+    sizes = {whole_number(f"sizes[{index}]", size, 1, len(corpus_ids)) for index, size in enumerate(sizes)}
+    operator = CorpusOperator(lm, corpus_ids[: max(sizes)], layer, kept_bytes=0)
+    states = as_float64("vectors", vectors)
+    if states.ndim != 2 or states.shape[1] != lm.width:
+        raise ValueError(f"vectors must have shape (M, {lm.width}), got {tuple(states.shape)}")
+    total, means = torch.zeros(states.shape, dtype=torch.float64, device="cpu"), {}
+    for count, rows in enumerate(operator.prompt_products(push_forward, states.T), start=1):
+        total += rows
         if count in sizes:
             means[count] = total / count
     return means
-
-
-def corpus_operator(lm: LanguageModel, corpus_ids: Sequence[Sequence[int]], layer: int) -> CorpusOperator:
-    """Matrix-free `J^l = (1/n) sum_i J^l_{x_i}`.
-
-    Args:
-        corpus_ids: n prompts of token ids, the calibration sequence length each.
-        layer: source layer, 0..L-1: h^l enters block l, and `Site("resid", l)` is h^(l+1).
-
-    Raises:
-        ValueError: no prompts, a prompt that is not a sequence of at least two token ids, or a layer outside the model.
-    """
-    return CorpusOperator(lm, corpus_ids, layer)

@@ -2,13 +2,12 @@
 
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from scipy.sparse.linalg import LinearOperator
 from torch import Tensor
 
 from sparse_control.arguments import whole_number
-from sparse_control.jacobian.operator import Array, Operator, like
+from sparse_control.jacobian.operator import Array, Operator, as_states, like
 from sparse_control.jacobian.probes import Probe, random_probes
 
 
@@ -37,21 +36,18 @@ class Factors:
         """`y = B h` (..., r) for h (..., d): coordinates whose cosines are those of `J_hat h` (6.4).
 
         Raises:
-            ValueError: the last dimension of h is not d.
+            ValueError: h is not a dense array of finite real numbers, or its last dimension is not d.
         """
-        h = h if isinstance(h, Tensor) else np.asarray(h)
-        if h.ndim == 0 or h.shape[-1] != self.B.shape[1]:
-            raise ValueError(f"h must have last dimension {self.B.shape[1]}, got shape {tuple(h.shape)}")
-        return like(torch.as_tensor(h).double() @ self.B.T.double(), h)
+        return like(as_states(h, self.B.shape[1]) @ self.B.T.double(), h)
 
     def apply(self, h: Array) -> Array:
         """`J_hat h = Q (B h)` for h (..., d), in the kind and dtype of h.
 
         Raises:
-            ValueError: the last dimension of h is not d.
+            ValueError: h is not a dense array of finite real numbers, or its last dimension is not d.
         """
-        h = h if isinstance(h, Tensor) else np.asarray(h)
-        return like(torch.as_tensor(self.reduce(h)).double() @ self.Q.T.double(), h)
+        reduced = torch.as_tensor(self.reduce(h))
+        return like(reduced.to("cpu", torch.float64) @ self.Q.T.double(), h)
 
     def truncate(self, rank: int, oversampling: int | None = None) -> "Factors":
         """The nested estimator of a smaller rank: the first `rank + oversampling` columns.

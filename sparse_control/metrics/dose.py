@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from sparse_control.metrics._checks import distance, equal_lengths, real_array
+from sparse_control.arguments import equal_lengths, real_array
+from sparse_control.metrics.sums import distance, finite
 
 ORDERED = 0.95  # ordered at or above; at or below the negative the order is reversed
 CONSTANT_TOLERANCE = 1e-12  # a curve whose range is within this share of max(1, |value|) is rounding noise
@@ -23,7 +24,8 @@ def progress(source: Any, target: Any, patched: Any) -> float:
         0 at the source, 1 at the target; nan where source and target coincide.
 
     Raises:
-        ValueError: names the argument that is empty, non-numeric, non-finite, not flat or of another length.
+        ValueError: names the argument that is empty, non-numeric, non-finite, not flat or of another length, or
+            readouts too far apart for float64.
     """
     source, target, patched = (
         real_array(name, values) for name, values in (("source", source), ("target", target), ("patched", patched))
@@ -34,8 +36,9 @@ def progress(source: Any, target: Any, patched: Any) -> float:
     if scale == 0:
         return math.nan
     # scaled, so that squares neither overflow nor vanish
-    gap, moved = (target - source) / scale, (patched - source) / scale
-    return float(moved @ gap) / float(gap @ gap)
+    with np.errstate(over="ignore", invalid="ignore"):
+        gap, moved = (target - source) / scale, (patched - source) / scale
+    return finite("source and patched", float(moved @ gap) / float(gap @ gap))
 
 
 def signed_spearman(doses: Any, progress: Any) -> float:
@@ -54,7 +57,7 @@ def signed_spearman(doses: Any, progress: Any) -> float:
     """
     doses, progress = real_array("doses", doses), real_array("progress", progress)
     equal_lengths(doses=doses, progress=progress)
-    if np.ptp(doses) == 0 or _is_constant(progress):
+    if doses.min() == doses.max() or _is_constant(progress):
         return math.nan
     x, y = _double_ranks(doses), _double_ranks(progress)
     rho = float(x @ y) / math.sqrt(float(x @ x) * float(y @ y))

@@ -1,8 +1,7 @@
 """Axis 4, feedback controllability: whether measured errors steer the dose to a request (source document, 04)."""
 
-from sparse_control.metrics._checks import real_scalar
-
-TOLERANCE = {"ioi": 0.3, "mcqa": 0.3, "refusal": 0.1}  # logits, of the source document
+from sparse_control.arguments import real_number
+from sparse_control.metrics.sums import finite
 
 
 def endpoint_metrics(
@@ -21,12 +20,15 @@ def endpoint_metrics(
         (the target was within tolerance before any intervention; such hits are reported apart).
 
     Raises:
-        ValueError: names the argument that is not a finite real number, or a negative tolerance.
+        ValueError: names the argument that is not a finite real number, a negative tolerance, or values whose
+            difference is beyond float64.
     """
-    target = real_scalar("target", target)
-    terminal_error = abs(target - real_scalar("terminal_margin", terminal_margin))
-    initial_error = abs(target - real_scalar("initial_margin", initial_margin))
-    tolerance = real_scalar("tolerance", tolerance)
+    target = real_number("target", target)
+    terminal_margin = real_number("terminal_margin", terminal_margin)
+    initial_margin = real_number("initial_margin", initial_margin)
+    terminal_error = finite("target and terminal_margin", abs(target - terminal_margin))
+    initial_error = finite("target and initial_margin", abs(target - initial_margin))
+    tolerance = real_number("tolerance", tolerance)
     if tolerance < 0:
         raise ValueError(f"tolerance must not be negative, got {tolerance!r}")
     return {

@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from sparse_control.metrics._checks import equal_lengths, is_real, mean, real_array
+from sparse_control.arguments import equal_lengths, labels, real_array
+from sparse_control.metrics.sums import mean
 
 DELTA = 0.001  # nats; passes at or below
 ROUNDING = 1e-9  # a divergence cannot be negative; rounding may make it so by less than this
@@ -61,7 +62,7 @@ def preservation_summary(kl_values: Any, seed_ids: Any) -> dict[str, Any]:
         ValueError: names the argument that is empty, non-numeric, NaN, not flat or of another length, a divergence
             below -1e-9, divergences whose sum is beyond float64, or a seed that is neither a whole number nor a string.
     """
-    values, seeds = real_array("kl_values", kl_values, allowed=(math.inf,)), _seeds(seed_ids)
+    values, seeds = real_array("kl_values", kl_values, allowed=(math.inf,)), labels("seed_ids", seed_ids)
     equal_lengths(kl_values=values, seed_ids=seeds)
     if values.min() < -ROUNDING:
         index = int(np.argmin(values))
@@ -83,18 +84,3 @@ def preservation_summary(kl_values: Any, seed_ids: Any) -> dict[str, Any]:
         "seed_mean_passes": sum(value <= DELTA for value in seed_means.values()),
         "every_prompt_passes": sum(max(group) <= DELTA for group in groups.values()),
     }
-
-
-def _seeds(seed_ids: Any) -> list[int | str]:
-    """Seed labels as Python integers or strings; whole floats, as pandas makes of integers, become integers."""
-    if isinstance(seed_ids, (str, bytes)) or np.asarray(seed_ids, dtype=object).ndim != 1:
-        raise ValueError(f"seed_ids must be a flat sequence of whole numbers or strings, got {seed_ids!r}")
-    labels: list[int | str] = []
-    for index, label in enumerate(np.asarray(seed_ids, dtype=object)):
-        if isinstance(label, str):
-            labels.append(str(label))
-        elif is_real(label) and label == label // 1:
-            labels.append(int(label))
-        else:
-            raise ValueError(f"seed_ids[{index}] must be a whole number or a string, got {label!r}")
-    return labels

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from sparse_control.metrics._checks import distance, equal_lengths, real_array
+from sparse_control.arguments import equal_lengths, real_array
+from sparse_control.metrics.sums import distance, finite
 
 EPSILON = 0.4  # passes at or below
 EPSILONS = (0.30, 0.35, 0.40, 0.45, 0.50)  # thresholds at which passes are counted as well
@@ -31,4 +32,5 @@ def rel_tar(source: Any, target: Any, patched: Any) -> float:
         real_array(name, values) for name, values in (("source", source), ("target", target), ("patched", patched))
     )
     equal_lengths(source=source, target=target, patched=patched)
-    return distance(target=target, patched=patched) / (distance(target=target, source=source) + XI)
+    ratio = distance(target=target, patched=patched) / (distance(target=target, source=source) + XI)
+    return finite("target and patched", ratio)

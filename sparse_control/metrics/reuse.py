@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from sparse_control.metrics._checks import equal_lengths, mean, real_array
+from sparse_control.arguments import equal_lengths, real_array
+from sparse_control.metrics.sums import finite, mean
 
 GAP_ROUNDING = 1e-12  # a gap within this share of the mean magnitude is rounding, not a gap
 
@@ -25,14 +26,14 @@ def mcqa_recovery(source: Any, target: Any, patched: Any) -> float:
 
     Raises:
         ValueError: names the argument that is empty, non-numeric, non-finite, not flat, of another length, or whose
-            sum is beyond float64.
+            sum or difference is beyond float64.
     """
     source, target, patched = (
         real_array(name, values) for name, values in (("source", source), ("target", target), ("patched", patched))
     )
     equal_lengths(source=source, target=target, patched=patched)
     base = mean("source", source)
-    gap = mean("target", target) - base
+    gap = finite("source and target", mean("target", target) - base)
     if abs(gap) <= GAP_ROUNDING * max(mean("source", np.abs(source)), mean("target", np.abs(target))):
         return math.nan
-    return (mean("patched", patched) - base) / gap
+    return finite("source and patched", (mean("patched", patched) - base) / gap)

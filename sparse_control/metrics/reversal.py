@@ -3,7 +3,8 @@
 import math
 from typing import Any
 
-from sparse_control.metrics._checks import distance, equal_lengths, real_array
+from sparse_control.arguments import equal_lengths, real_array
+from sparse_control.metrics.sums import distance
 
 MINIMUM_RATIO = 2.0  # passes at or above
 
@@ -21,7 +22,8 @@ def reversal_metrics(source: Any, target: Any, reversed_out: Any) -> dict[str, f
         `distance_to_source` (logits) and `passes` (ratio >= 2; an infinite ratio passes, an undefined one fails).
 
     Raises:
-        ValueError: names the argument that is empty, non-numeric, non-finite, not flat or of another length.
+        ValueError: names the argument that is empty, non-numeric, non-finite, not flat or of another length, or
+            readouts too far apart for float64.
     """
     source, target, reversed_out = (
         real_array(name, values)

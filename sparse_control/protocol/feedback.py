@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from numbers import Integral
 from typing import Any
 
-from sparse_control.protocol.numbers import finite_number
+from sparse_control.arguments import real_number
 
 DIVERGED = 10.0  # an error that many times the first one ends the loop
 
@@ -37,9 +37,9 @@ def check_plan(targets: Any, gain: Any, tolerance: Any, readouts: Any, dose_limi
     if isinstance(targets, str) or not hasattr(targets, "__len__"):
         raise ValueError(f"targets must be a sequence of numbers, got {targets!r}")
     for name, value in {"gain": gain, "tolerance": tolerance}.items():
-        finite_number(name, value)
+        real_number(name, value)
     for index, target in enumerate(targets):
-        finite_number(f"targets[{index}]", target)
+        real_number(f"targets[{index}]", target)
     if tolerance < 0:
         raise ValueError(f"tolerance must not be negative, got {tolerance!r}")
     if not isinstance(readouts, Integral) or isinstance(readouts, bool) or readouts < 1:

@@ -15,12 +15,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sparse_control.arguments import whole_number
+from sparse_control.arguments import real_number, whole_number
 from sparse_control.errors import InputError
 from sparse_control.models import LanguageModel
 from sparse_control.models.decode import as_prompt
 from sparse_control.models.sites import Site, add_at_sites
-from sparse_control.protocol.intervention import Intervention, finite_number, pair_contrasts
+from sparse_control.protocol.intervention import Intervention, pair_contrasts
 from sparse_control.protocol.panels.pair import Pair
 from sparse_control.seeds import stream
 
@@ -90,13 +90,13 @@ def generate(
         UnsupportedModel: a submodule in training mode, which draws anew in every forward.
     """
     ids = as_prompt(lm, lm.encode(prompt) if isinstance(prompt, str) else prompt, "prompt")
-    doses = [finite_number(f"doses[{index}]", dose) for index, dose in enumerate(doses)]
+    doses = [real_number(f"doses[{index}]", dose) for index, dose in enumerate(doses)]
     if not doses:
         raise ValueError("doses: none given")
     if phases not in PHASES:
         raise ValueError(f"phases must be one of {', '.join(PHASES)}, got {phases!r}")
     max_tokens = whole_number("max_tokens", max_tokens, 1)
-    temperature = finite_number("temperature", temperature)
+    temperature = real_number("temperature", temperature)
     if temperature < 0:
         raise ValueError(f"temperature must not be negative, got {temperature!r}")
     whole_number("seed", seed, 0)

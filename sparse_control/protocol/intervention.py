@@ -8,12 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sparse_control.arguments import whole_number
+from sparse_control.arguments import real_number, whole_number
 from sparse_control.errors import InputError
 from sparse_control.models import LanguageModel
 from sparse_control.models.decode import as_prompt
 from sparse_control.models.sites import Site, add_at_sites, capture_sites, check_site, site_width
-from sparse_control.protocol.numbers import finite_number
 from sparse_control.protocol.panels.pair import Pair
 
 
@@ -105,7 +104,7 @@ class Intervention:
             raise ValueError(f"support holds site {twice.name} twice")
         if len(self.strengths) != len(support):
             raise ValueError(f"strengths has length {len(self.strengths)}, support has {len(support)} sites")
-        strengths = tuple(finite_number(f"strengths[{i}]", value) for i, value in enumerate(self.strengths))
+        strengths = tuple(real_number(f"strengths[{i}]", value) for i, value in enumerate(self.strengths))
         object.__setattr__(self, "support", support)
         object.__setattr__(self, "strengths", strengths)
         if self.directions is None:
@@ -192,7 +191,7 @@ def patched(
             padded batch.
         UnsupportedModel: a submodule in training mode.
     """
-    dose = finite_number("dose", dose) * (-1.0 if reverse else 1.0)
+    dose = real_number("dose", dose) * (-1.0 if reverse else 1.0)
     intervention.check(lm)
     contrasts: dict[Site, Tensor] = {}
     if pair is not None:

@@ -8,12 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sparse_control.arguments import real_number
 from sparse_control.metrics.preservation import kl_divergence
 from sparse_control.models import LanguageModel
 from sparse_control.models.sites import Site
 from sparse_control.protocol.feedback import Trajectory, check_plan, track_all
 from sparse_control.protocol.intervention import Intervention, check_length, check_places, check_readable
-from sparse_control.protocol.numbers import finite_number
 from sparse_control.protocol.panels.offtarget import OffTargetPrompt
 from sparse_control.protocol.panels.pair import Pair
 from sparse_control.protocol.prompts import Prompts, read_prompts
@@ -209,7 +209,7 @@ def measure(
         doses = list(doses)
     except TypeError as error:
         raise ValueError(f"doses must be a sequence of numbers, got {doses!r}") from error
-    doses = [finite_number(f"doses[{i}]", dose) for i, dose in enumerate(doses)]
+    doses = [real_number(f"doses[{i}]", dose) for i, dose in enumerate(doses)]
     if 0.0 not in doses or 1.0 not in doses:
         raise ValueError(f"doses must hold 0 and 1, got {doses}")
     if not isinstance(evaluate, Split):

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 from scipy.optimize import lsq_linear
 
+from sparse_control.arguments import equal_lengths, real_array, real_matrix, real_number, whole_number
+
 RIDGE = 1e-6  # of each column's squared norm
 MINIMUM_GAIN = 1e-3  # of ||target||^2
 MAXIMUM_CONDITION = 1e6
@@ -40,47 +42,9 @@ class Selection:
 
 
 def _check(effects: Any, target: Any, k: Any) -> tuple[np.ndarray, np.ndarray, int]:
-    arrays = []
-    for name, value, ndim in (("effects", effects, 2), ("target", target, 1)):
-        try:
-            array = np.asarray(value)
-        except ValueError as error:
-            raise ValueError(f"{name} is not a rectangular array of numbers ({error})") from error
-        if array.dtype.kind not in "iuf":
-            raise ValueError(f"{name} must be real numbers, got dtype {array.dtype}")
-        if array.ndim != ndim:
-            raise ValueError(f"{name} must have {ndim} dimension{'s' * (ndim > 1)}, got shape {array.shape}")
-        if array.size == 0:
-            raise ValueError(f"{name} is empty, shape {array.shape}")
-        array = array.astype(np.float64)
-        if not np.isfinite(array).all():
-            where = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
-            raise ValueError(f"{name} is not finite at {where}: {array[where]}")
-        arrays.append(array)
-    effects, target = arrays
-    if len(effects) != len(target):
-        raise ValueError(f"target has length {len(target)}, effects have {len(effects)} rows")
-    try:
-        count = operator.index(k)
-    except TypeError:
-        count = 0
-    if isinstance(k, (bool, np.bool_)) or count < 1:
-        raise ValueError(f"k must be a positive integer, got {k!r}")
-    if count > effects.shape[1]:
-        raise ValueError(f"k is {count}, but there are only {effects.shape[1]} candidate sites")
-    return effects, target, count
-
-
-def _number(name: str, value: Any) -> float:
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, float, np.integer, np.floating)):
-        raise ValueError(f"{name} must be a number, got {value!r}")
-    try:
-        number = float(value)
-    except OverflowError:
-        number = np.inf
-    if not np.isfinite(number):
-        raise ValueError(f"{name} must be finite, got {number!r}")
-    return number
+    effects, target = real_matrix("effects", effects), real_array("target", target)
+    equal_lengths(effects=effects, target=target)
+    return effects, target, whole_number("k", k, 1, effects.shape[1])
 
 
 @dataclass(frozen=True)
@@ -181,7 +145,7 @@ def fit_strengths(
 
 
 def _limits(target: np.ndarray, min_effect: Any, max_strength: Any) -> tuple[float, float | None]:
-    min_effect = _number("min_effect", min_effect)
+    min_effect = real_number("min_effect", min_effect)
     if not 0 <= min_effect <= 1:
         raise ValueError(f"min_effect must be in 0..1, got {min_effect!r}")
     if not target.any():
@@ -192,7 +156,7 @@ def _limits(target: np.ndarray, min_effect: Any, max_strength: Any) -> tuple[flo
 def _bound(max_strength: Any) -> float | None:
     if max_strength is None:
         return None
-    max_strength = _number("max_strength", max_strength)
+    max_strength = real_number("max_strength", max_strength)
     if max_strength <= 0:
         raise ValueError(f"max_strength must be positive, got {max_strength!r}")
     return max_strength
@@ -456,7 +420,6 @@ def random_supports(
         ValueError: as `chosen_sites`, `k` outside 1..S, or `draws` below 1.
     """
     effects, target, k = _check(effects, target, k)
-    if isinstance(draws, bool) or not isinstance(draws, (int, np.integer)) or draws < 1:
-        raise ValueError(f"draws must be at least 1, got {draws!r}")
+    draws = whole_number("draws", draws, 1)
     supports = [np.sort(generator.choice(effects.shape[1], size=k, replace=False)) for _ in range(draws)]
     return tuple(chosen_sites(effects, target, support, max_strength) for support in supports)

@@ -7,7 +7,7 @@ import pandas as pd
 from torch import Tensor
 
 from sparse_control.iss.benchmark import Query, load_queries
-from sparse_control.iss.score import encode_labels, internal_state_stability, residualise
+from sparse_control.iss.score import internal_state_stability, residual_states
 from sparse_control.iss.shrinkage import shrinkage_lam_rel
 from sparse_control.records.paths import ModelPaths
 from sparse_control.seeds import stream
@@ -43,8 +43,7 @@ class Labels:
 
     def residuals(self, z: np.ndarray | Tensor) -> np.ndarray:
         """(N, D) states without their relation and family means (10.1)."""
-        relations, families = encode_labels("relations", self.relations)[0], encode_labels("families", self.families)[0]
-        return residualise(np.asarray(z, dtype=np.float64), relations, families)
+        return residual_states(np.asarray(z), self.relations, self.families)
 
     def lam_rel(self, z: np.ndarray | Tensor) -> float:
         """Ledoit-Wolf penalty of states (N, d) in full coordinates."""

@@ -161,7 +161,7 @@ def hash_free(label):
     [
         ({"z": np.zeros((0, 3)), "facts": [], "relations": [], "families": []}, "z must be"),
         ({"z": np.zeros(4)}, "z must be"),
-        ({"facts": ["a"]}, "facts must have one label per row of z: 1 labels, 96 rows"),
+        ({"facts": ["a"]}, r"facts must have the length of z \(96\), got 1"),
         ({"families": ["a"]}, "families must have"),
         ({"lam_rel": -1.0}, "lam_rel must be finite and not negative, got -1.0"),
         ({"lam_rel": float("nan")}, "lam_rel must be"),
@@ -178,7 +178,7 @@ def test_bad_arguments(change, message):
 def test_non_finite_rows_are_named():
     z, *labels = sample()
     z[7, 2] = np.nan
-    with pytest.raises(ValueError, match="row 7 is not"):
+    with pytest.raises(ValueError, match=r"z\[7\]\[2\] must be finite, got nan"):
         internal_state_stability(z, *labels)
 
 
@@ -187,7 +187,7 @@ def test_non_finite_rows_are_named():
 def test_missing_labels_are_named(missing, which):
     z, *labels = sample()
     labels[which][3] = missing
-    with pytest.raises(ValueError, match=rf"{('facts', 'relations', 'families')[which]}\[3\] is missing"):
+    with pytest.raises(ValueError, match=rf"{('facts', 'relations', 'families')[which]}\[3\] must be a whole number or a string"):
         internal_state_stability(z, *labels)
 
 
@@ -200,5 +200,5 @@ def test_no_penalty_on_a_singular_covariance():
 def test_a_fact_under_two_relations():
     z, facts, relations, families = sample()
     relations[0] = "r2"
-    with pytest.raises(ValueError, match="'f0' stands under more than one relation|'f0'"):
+    with pytest.raises(ValueError, match="'f0' is under more than one relation"):
         internal_state_stability(z, facts, relations, families)

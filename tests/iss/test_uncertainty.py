@@ -35,13 +35,41 @@ def test_wider_confidence_wider_interval():
         assert wide[kind][0] < narrow[kind][0] < narrow[kind][1] < wide[kind][1]
 
 
+def test_the_last_bit_of_a_value_moves_no_bound():
+    """Six relations of one size: one resample in 65 draws each of them once, and has the sample's own mean."""
+    rng = np.random.default_rng(0)
+    relations = [name for name in "abcdef" for _ in range(5)]
+    values = 0.3 + 0.1 * np.arange(30) % 7 / 7 + 0.05 * rng.standard_normal(30)
+    bounds = []
+    for _ in range(16):
+        turned = np.nextafter(values, values + rng.choice([-1.0, 0.0, 1.0], 30))
+        order = np.concatenate([5 * relation + rng.permutation(5) for relation in range(6)])
+        found = relation_bootstrap(turned[order], relations, n_resamples=4_000)
+        bounds.append([*found["percentile"], *found["bca"]])
+    assert np.ptp(bounds, axis=0).max() < 1e-12
+
+
+def test_resamples_that_equal_the_mean_count_half():
+    """Symmetric values: no bias to correct, so BCa is the percentile interval however the ties round."""
+    values, relations = [0.1, 0.2, 0.3, 0.7, 0.8, 0.9], list("abcdef")
+    found = relation_bootstrap(values, relations, n_resamples=20_000)
+    assert found["bca"] == pytest.approx(found["percentile"], abs=5e-3)
+
+
 def test_seeded():
     assert relation_bootstrap(VALUES, RELATIONS, seed=3) == relation_bootstrap(VALUES, RELATIONS, seed=3)
     other = relation_bootstrap(VALUES, RELATIONS, seed=4, n_resamples=101)
     assert other["percentile"] != relation_bootstrap(VALUES, RELATIONS, seed=3, n_resamples=101)["percentile"]
 
 
-@pytest.mark.parametrize(("values", "relations"), [([0.1, 0.2], ["a", "a"]), ([0.5, 0.5, 0.5], ["a", "b", "c"])])
+@pytest.mark.parametrize(
+    ("values", "relations"),
+    [
+        ([0.1, 0.2], ["a", "a"]),
+        ([0.5, 0.5, 0.5], ["a", "b", "c"]),
+        ([0.1, 0.2, 0.15, 0.15], ["a", "a", "b", "b"]),  # equal up to rounding
+    ],
+)
 def test_no_interval_where_there_is_no_spread_between_relations(values, relations):
     found = relation_bootstrap(values, relations, n_resamples=100)
     assert found["percentile"] == (None, None) and found["bca"] == (None, None)
@@ -51,10 +79,10 @@ def test_no_interval_where_there_is_no_spread_between_relations(values, relation
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (([], []), "values must be a non-empty sequence"),
-        (([1.0], ["a", "b"]), "relations must have one label per value: 2 labels, 1 values"),
-        (([float("nan")], ["a"]), "values must be finite, got nan"),
-        (([1.0], ["a"], 0), "n_resamples must be an integer at least 1, got 0"),
+        (([], []), "values must not be empty"),
+        (([1.0], ["a", "b"]), r"relations must have the length of values \(1\), got 2"),
+        (([float("nan")], ["a"]), r"values\[0\] must be finite, got nan"),
+        (([1.0], ["a"], 0), "n_resamples must be an integer in 1..1000000, got 0"),
         (([1.0], ["a"], 10, 0, 1.0), "confidence must be in"),
         (([1.0, 2.0], ["a", "b"], 10, -1), "seed must be a non-negative integer"),
     ],

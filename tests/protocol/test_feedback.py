@@ -74,7 +74,7 @@ def test_targets_together_equal_targets_apart():
     [
         ({"gain": math.nan}, "gain must be a finite number"),
         ({"gain": 10**400}, "gain must be a finite number"),
-        ({"gain": "a"}, "gain must be a number"),
+        ({"gain": "a"}, "gain must be a finite number"),
         ({"tolerance": "0.1"}, "tolerance must be a finite number"),
         ({"target": 10**400}, r"targets\[0\] must be a finite number"),
         ({"readouts": 2.5}, "readouts must be at least 1"),

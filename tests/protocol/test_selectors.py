@@ -153,19 +153,19 @@ def test_coverage_ignores_effects_against_the_gap():
     ("effects", "target", "k", "message"),
     [
         ([], [1.0], 1, "effects"),
-        ([[1.0]], [], 1, "target is empty"),
-        ([[1.0], [2.0]], [1.0], 1, "target has length 1, effects have 2 rows"),
-        ([1.0, 2.0], [1.0, 2.0], 1, "effects must have 2 dimensions"),
-        ([[1.0, 2.0]], [[1.0]], 1, "target must have 1 dimension, got"),
-        ([[1.0, np.nan]], [1.0], 1, r"effects is not finite at \(0, 1\)"),
-        ([[1.0]], [np.inf], 1, "target is not finite"),
-        ([["a"]], [1.0], 1, "effects must be real numbers"),
-        ([[True]], [1.0], 1, "effects must be real numbers"),
-        ([[1.0], [1.0, 2.0]], [1.0, 2.0], 1, "effects is not a rectangular array"),
-        ([[1.0]], [1.0], 2, "k is 2, but there are only 1 candidate sites"),
-        ([[1.0]], [1.0], 0, "k must be a positive integer, got 0"),
-        ([[1.0]], [1.0], 1.5, "k must be a positive integer, got 1.5"),
-        ([[1.0]], [1.0], True, "k must be a positive integer, got True"),
+        ([[1.0]], [], 1, "target must not be empty"),
+        ([[1.0], [2.0]], [1.0], 1, r"target must have the length of effects \(2\), got 1"),
+        ([1.0, 2.0], [1.0, 2.0], 1, r"effects must be \(N, D\) with N >= 1 and D >= 1, got shape \(2,\)"),
+        ([[1.0, 2.0]], [[1.0]], 1, r"target\[0\] must be a real number, got \[1.0\]"),
+        ([[1.0, np.nan]], [1.0], 1, r"effects\[0\]\[1\] must be finite, got nan"),
+        ([[1.0]], [np.inf], 1, r"target\[0\] must be finite, got inf"),
+        ([["a"]], [1.0], 1, r"effects\[0\]\[0\] must be a real number, got 'a'"),
+        ([[True]], [1.0], 1, r"effects\[0\]\[0\] must be a real number, got True"),
+        ([[1.0], [1.0, 2.0]], [1.0, 2.0], 1, r"effects\[1\] must have the shape of effects\[0\], \(1,\), got \(2,\)"),
+        ([[1.0]], [1.0], 2, "k must be an integer in 1..1, got 2"),
+        ([[1.0]], [1.0], 0, "k must be an integer in 1..1, got 0"),
+        ([[1.0]], [1.0], 1.5, "k must be an integer in 1..1, got 1.5"),
+        ([[1.0]], [1.0], True, "k must be an integer in 1..1, got True"),
     ],
 )
 def test_bad_arguments(selector, effects, target, k, message):
@@ -180,7 +180,7 @@ def test_selector_specific_bad_arguments():
         driver_omp([[1.0], [1.0]], [0.0, 0.0], 1)
     with pytest.raises(ValueError, match="min_effect must be in 0..1, got 2"):
         driver_omp([[1.0]], [1.0], 1, min_effect=2)
-    with pytest.raises(ValueError, match="min_effect must be finite"):
+    with pytest.raises(ValueError, match="min_effect must be a finite number"):
         driver_omp([[1.0]], [1.0], 1, min_effect=np.nan)
     with pytest.raises(ValueError, match="max_strength must be positive, got 0"):
         driver_omp([[1.0]], [1.0], 1, max_strength=0)
@@ -319,13 +319,13 @@ def test_all_sites_share_one_bounded_strength():
             r"support must hold indices in 0..1, each once, got \[0, 0",
         ),
         (lambda: chosen_sites([[1.0, 2.0]], [1.0], [2]), "support must hold indices in 0..1"),
-        (lambda: chosen_sites([[1.0, 2.0]], [1.0], []), "k must be a positive integer, got 0"),
+        (lambda: chosen_sites([[1.0, 2.0]], [1.0], []), "k must be an integer in 1..2, got 0"),
         (lambda: chosen_sites([[1.0]], [0.0], [0]), "target is all zero"),
         (lambda: chosen_sites([[1.0]], [1.0], [0], max_strength=-1), "max_strength must be positive, got -1"),
-        (lambda: top_k([[1.0]], [1.0], 2), "k is 2, but there are only 1"),
-        (lambda: random_supports([[1.0]], [1.0], 1, 0, np.random.default_rng(0)), "draws must be at least 1, got 0"),
+        (lambda: top_k([[1.0]], [1.0], 2), "k must be an integer in 1..1, got 2"),
+        (lambda: random_supports([[1.0]], [1.0], 1, 0, np.random.default_rng(0)), "draws must be an integer at least 1, got 0"),
         (lambda: driver_omp_remeasured(additive(np.eye(2)), np.eye(2), [0.0, 0.0], 1), "target is all zero"),
-        (lambda: driver_omp_remeasured(additive(np.eye(2)), np.eye(2), [1.0, 0.0], 3), "k is 3"),
+        (lambda: driver_omp_remeasured(additive(np.eye(2)), np.eye(2), [1.0, 0.0], 3), "k must be an integer in 1..2, got 3"),
         (lambda: driver_omp_remeasured(additive(np.eye(2)), np.eye(2), [1.0, 0.0], 1, 2.0), "min_effect must be in 0"),
     ],
 )
@@ -381,13 +381,13 @@ def test_strengths_beyond_float64_are_refused(name):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: driver_omp([[1.0]], [1.0], 1, max_strength=10**400), "max_strength must be finite"),
-        (lambda: driver_omp([[1.0]], [1.0], 1, min_effect=10**400), "min_effect must be finite"),
+        (lambda: driver_omp([[1.0]], [1.0], 1, max_strength=10**400), "max_strength must be a finite number"),
+        (lambda: driver_omp([[1.0]], [1.0], 1, min_effect=10**400), "min_effect must be a finite number"),
         (lambda: driver_omp([[1e300]], [1e-300], 1, max_strength=1e300), None),
         (lambda: driver_omp([[1e-300]], [1e300], 1, max_strength=1e-300), "max_strength 1e-300 is out of proportion"),
         (lambda: chosen_sites([[1.0, 2.0]], [1.0], [0.7]), "support must hold indices"),
         (lambda: chosen_sites([[1.0, 2.0]], [1.0], None), "support must hold indices"),
-        (lambda: random_supports([[1.0]], [1.0], 1, "a", np.random.default_rng(0)), "draws must be at least 1"),
+        (lambda: random_supports([[1.0]], [1.0], 1, "a", np.random.default_rng(0)), "draws must be an integer at least 1"),
     ],
 )
 def test_numbers_out_of_range(call, message):
