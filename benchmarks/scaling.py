@@ -21,8 +21,7 @@ import torch
 
 from benchmarks.common import counted_flops, prompts, random_config, random_model, report, timed
 from sparse_control.cost import Shape, exact_cost, qb_cost, shape_of, six_axis_cost, states_cost, weights_bytes
-from sparse_control.jacobian import exact_jacobian
-from sparse_control.jacobian.layers import randomized_qb_layers
+from sparse_control.jacobian import corpus_operator, exact_jacobian, randomized_qb
 from sparse_control.jacobian.store import tensor_bytes
 from sparse_control.models import LanguageModel, load_model
 from sparse_control.models.sites import Site
@@ -47,7 +46,7 @@ def seconds(way: str, size: dict[str, int]) -> float:
     ids = [(torch.arange(size["T"]) * 37 + shift) % 256 for shift in range(size["n"])]
     if way == "exact":
         return timed(lambda: [exact_jacobian(lm, prompt) for prompt in ids], 2)[0]
-    return timed(lambda: randomized_qb_layers(lm, ids, [size["L"] // 2], size["r"] - 8, 8), 2)[0]
+    return timed(lambda: randomized_qb(corpus_operator(lm, ids, size["L"] // 2), size["r"] - 8, 8), 2)[0]
 
 
 def exponents() -> dict[str, dict[str, float]]:
@@ -133,7 +132,7 @@ def measured(lm: LanguageModel, threads: int) -> dict[str, float]:
         "weights, bytes": sum(parameter.nbytes for parameter in lm.model.parameters()),
         "exact Jacobian, flops": counted_flops(lambda: exact_jacobian(lm, ids[0])),
         "a layer's exact Jacobian, bytes on disk": len(tensor_bytes(torch.zeros(lm.width, lm.width))),
-        "QB, flops": counted_flops(lambda: randomized_qb_layers(lm, ids, [middle], COLUMNS - 32)),
+        "QB, flops": counted_flops(lambda: randomized_qb(corpus_operator(lm, ids, middle), COLUMNS - 32)),
         "QB factors, bytes on disk": 2 * len(tensor_bytes(torch.zeros(lm.width, COLUMNS))),
         "states, flops": counted_flops(lambda: residual_stream(lm, torch.stack(ids))),
         "patched readouts, flops": counted_flops(lambda: cached.patched_logits(patches)),

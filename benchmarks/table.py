@@ -28,9 +28,8 @@ TARGETS = {
         ("seconds_sweep", "of which the sweep", ""),
     ),
     "qb": (
-        ("ratio", "one middle layer over the exact all-layer sweep", "<= 0.25"),
-        ("without_prefix_ratio", "the same without the forward over the first tokens", ""),
-        ("shared_ratio", "a layer of several in shared passes over the exact sweep", ""),
+        ("ratio", "one middle layer over its floor", "<= 1.2"),
+        ("exact_ratio", "one middle layer over the exact all-layer sweep", ""),
         ("nested_ratio", "six nested ranks over the largest alone", "<= 1.1"),
         ("seconds_per_prompt", "seconds a prompt", ""),
         ("prefix_seconds_per_prompt", "of which the forward over the first tokens", ""),

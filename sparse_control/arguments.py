@@ -179,5 +179,7 @@ def _finite(name: str, array: np.ndarray, allowed: tuple[float, ...] = ()) -> np
         bad &= ~np.isin(array, allowed)
     if bad.any():
         where = tuple(np.argwhere(bad)[0])
-        raise ValueError(f"{name}{''.join(f'[{index}]' for index in where)} must be finite, got {array[where].item()!r}")
+        raise ValueError(
+            f"{name}{''.join(f'[{index}]' for index in where)} must be finite, got {array[where].item()!r}"
+        )
     return array

@@ -15,9 +15,7 @@ from torch.utils._pytree import tree_leaves
 from benchmarks.common import counted_flops
 from sparse_control.iss.benchmark import Query
 from sparse_control.jacobian import corpus_operator, exact_jacobian, randomized_qb
-from sparse_control.jacobian.layers import randomized_qb_layers
-from sparse_control.jacobian.operator import CorpusOperators, nested_actions
-from sparse_control.jacobian.sweep import push_forward
+from sparse_control.jacobian.operator import CorpusOperator, nested_actions
 from sparse_control.models.sites import Site
 from sparse_control.protocol.intervention import Intervention
 from sparse_control.protocol.measurement import FeedbackPlan, OffTargetPanel, measure
@@ -122,21 +120,12 @@ def test_a_qb_pass_is_one_forward_per_prompt():
     assert forwards.tokens == len(PROMPTS) * (T - 1) + passes * len(PROMPTS)  # keys and values are read once
 
 
-def test_layers_seeds_and_probes_share_the_forwards_of_a_pass():
-    lm = tiny_model()
-    with counted(lm) as one:
-        randomized_qb_layers(lm, PROMPTS, [1], 8, 4)
-    with counted(lm) as many:
-        randomized_qb_layers(lm, PROMPTS, [0, 1, 2], 8, 4, seeds=(0, 1, 2), probes=("gaussian", "rademacher"))
-    assert one.shapes == many.shapes and one.shapes.count((1, 1)) == 2 * len(PROMPTS)
-
-
 def test_prompts_that_are_not_kept_are_read_once_per_pass_and_together():
     lm = tiny_model()
-    operators = CorpusOperators(lm, PROMPTS, [0], kept_bytes=0)
+    operator = CorpusOperator(lm, PROMPTS, 0, kept_bytes=0)
     with counted(lm) as forwards:
         for _ in range(2):
-            operators.mean(push_forward, {0: torch.ones(WIDTH, 1, dtype=torch.float64)})
+            operator.matmat(torch.ones(WIDTH, 1))
     assert sorted(forwards.shapes) == sorted(2 * ([(4, T - 1), (1, T - 1)] + 5 * [(1, 1)]))
 
 

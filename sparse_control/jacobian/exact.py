@@ -56,7 +56,7 @@ def jacobian_sum(
     total: Tensor | None = None,
     progress: Callable[[int, Tensor], None] = lambda done, total: None,
 ) -> Tensor:
-    """Sum of the exact Jacobians of the prompts start..stop-1 (source document, 5.1), the deepest part of a corpus average.
+    """Sum of the exact Jacobians of the prompts start..stop-1 (source document, 5.1), of which averages are made.
 
     Per prompt in the model's dtype, summed in float64; prompts are averaged before any product or factorisation.
 

@@ -7,8 +7,6 @@ so nothing computed with a lens is official ISS. Files are data: nothing in them
 
 import io
 import math
-import pickle
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sparse_control.archives import read_archive
 from sparse_control.arguments import whole_number
 from sparse_control.errors import InputError
 from sparse_control.files import write_bytes
@@ -39,10 +38,9 @@ RECORDED = (
 )
 CHECKPOINT_KEYS = ("jacobian_sum", "n_done", "next_idx")
 LARGEST_FILE = 64 << 30  # bytes; 80 layers of a 70B-class model in float32 are 20 GiB
-LARGEST_PICKLE = 16 << 20  # bytes of structure beside the tensors
 LARGEST_WIDTH = 1 << 16
 LARGEST_METADATA, DEEPEST_METADATA = 10_000, 8  # plain values under one key, and how they may nest
-MEND = "fetch or write it again"
+RESTORE = "fetch the lens again, or fit it with `lens write`"
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
@@ -96,7 +94,7 @@ def read_lens(path: Path) -> Lens:
             and the field.
     """
     path = Path(path)
-    content = _load(path)
+    content = read_archive(path, largest=LARGEST_FILE, restore=RESTORE)
     if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
         raise InputError(f"{path}: expected a mapping with the keys {', '.join(KEYS)}; this is no Jacobian lens")
     checkpoint = [key for key in CHECKPOINT_KEYS if key in content]
@@ -176,31 +174,6 @@ def write_lens(path: Path, matrices: Mapping[int, Tensor], *, n_prompts: int, me
     torch.save(content, buffer)
     write_bytes(path, buffer.getvalue())
     return path
-
-
-def _load(path: Path) -> Any:
-    """The content of a `torch.save` archive that is no larger in memory than on disk."""
-    if not path.is_file():
-        raise InputError(f"{path}: no such file; give a Jacobian-lens file (.pt)")
-    try:
-        size = path.stat().st_size
-        if size > LARGEST_FILE:
-            raise InputError(f"{path}: {size} bytes is more than any lens has ({LARGEST_FILE})")
-        with zipfile.ZipFile(path) as archive:
-            members = archive.infolist()
-        if sum(member.file_size for member in members) > size:
-            raise InputError(f"{path}: unpacks to more than it holds; save the lens with torch.save")
-        for member in members:
-            if member.filename.endswith(".pkl") and member.file_size > LARGEST_PICKLE:
-                raise InputError(f"{path}: {member.filename}: {member.file_size} bytes is more than a lens needs")
-        return torch.load(path, map_location="cpu", weights_only=True)
-    except InputError:
-        raise
-    except pickle.UnpicklingError as error:  # its text advises to unpickle whatever stands there
-        raise InputError(f"{path}: holds other things than tensors and plain values, or is damaged; {MEND}") from error
-    except Exception as error:  # the readers raise many kinds; each means that this is no whole tensor file
-        reason = " ".join(str(error).split())[:200]
-        raise InputError(f"{path}: not a readable tensor file ({reason}); {MEND}") from error
 
 
 def _whole(path: Path, field: str, value: Any, low: int, high: int | None = None) -> int:

@@ -35,7 +35,7 @@ class Operator(Protocol):
 
 
 def like(result: Tensor, given: Any) -> Array:
-    """`result` (float64) in the kind of `given` and, where that is a floating one, its dtype; numpy for what is no tensor."""
+    """`result` (float64) as a tensor where `given` is one, else as an array; in the dtype of a floating `given`."""
     if isinstance(given, Tensor):
         return result.to(given) if given.is_floating_point() else result.to(given.device)
     floating = isinstance(given, np.ndarray) and given.dtype.kind == "f"

@@ -1,14 +1,13 @@
 """Factors on disk: `Q.pt`, `B.pt`, `metadata.json` (source document, 6.4, 14, 15). Nothing is unpickled."""
 
 import io
-import pickle
-import struct
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from sparse_control.archives import read_archive
 from sparse_control.errors import InputError
 from sparse_control.files import read_json, write_bytes, write_json
 from sparse_control.jacobian.qb import Factors
@@ -30,11 +29,8 @@ REQUIRED_METADATA = (
     "iss_rank_difference",
     "validated",
 )
-UNREADABLE = (  # what the reader of damaged archives has been seen to raise
-    OSError, RuntimeError, pickle.UnpicklingError, EOFError, ValueError, KeyError, TypeError, IndexError, AttributeError,
-    AssertionError, OverflowError, MemoryError, struct.error,
-)  # fmt: skip
 LARGEST_FILE = 8 << 30  # bytes; the factors of a 70B-class layer are below 1 GiB
+RESTORE = "restore it with `dvc pull`, or measure it with `run official-iss`"
 
 
 def tensor_bytes(tensor: Tensor) -> bytes:
@@ -61,15 +57,7 @@ def save_factors(folder: Path, factors: Factors, metadata: dict[str, Any]) -> li
 
 
 def _load_tensor(path: Path) -> Tensor:
-    if not path.is_file():
-        raise InputError(f"{path}: no such file; run `dvc pull`, or measure it with `run official-iss`")
-    if path.stat().st_size > LARGEST_FILE:
-        raise InputError(f"{path}: {path.stat().st_size} bytes is more than any factor has ({LARGEST_FILE})")
-    try:
-        tensor = torch.load(path, map_location="cpu", weights_only=True)
-    except UNREADABLE as error:
-        reason = " ".join(str(error).split())[:200]
-        raise InputError(f"{path}: not a readable tensor file ({reason}); restore it with `dvc checkout`") from error
+    tensor = read_archive(path, largest=LARGEST_FILE, restore=RESTORE)
     if (
         not isinstance(tensor, Tensor)
         or tensor.layout != torch.strided
@@ -77,9 +65,9 @@ def _load_tensor(path: Path) -> Tensor:
         or tensor.dtype != torch.float32
         or tensor.ndim != 2
     ):
-        raise InputError(f"{path}: expected one float32 matrix; restore it with `dvc checkout`")
+        raise InputError(f"{path}: expected one float32 matrix; {RESTORE}")
     if not torch.isfinite(tensor).all():
-        raise InputError(f"{path}: holds values that are not finite; restore it with `dvc checkout`")
+        raise InputError(f"{path}: holds values that are not finite; {RESTORE}")
     return tensor
 
 
@@ -104,5 +92,5 @@ def load_factors(folder: Path) -> tuple[Factors, dict[str, Any]]:
         if tuple(tensor.shape) != shape:
             raise InputError(f"{folder / name}: shape is {tuple(tensor.shape)}, metadata.json says {shape}")
     if float((Q.T @ Q - torch.eye(columns)).abs().max()) > 1e-3:
-        raise InputError(f"{folder / 'Q.pt'}: its columns are not orthonormal; restore it with `dvc checkout`")
+        raise InputError(f"{folder / 'Q.pt'}: its columns are not orthonormal; {RESTORE}")
     return Factors(Q, B, metadata["rank"], metadata["oversampling"]), metadata

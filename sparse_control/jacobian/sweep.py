@@ -38,7 +38,7 @@ def _rows(vectors: Mapping[int, Tensor]) -> int:
 
 
 def pull_back(step: DecodeStep, cotangents: Mapping[int, Tensor]) -> dict[int, Tensor]:
-    """`J^l` transposed on its own block of vectors for each layer, all sharing one forward: {l: (m, d)} -> {l: (m, d)}."""
+    """`J^l` transposed on a block of vectors for each layer, all sharing one forward: {l: (m, d)} -> {l: (m, d)}."""
     stream = step.stream(min(cotangents), _rows(cotangents))
     return {
         layer: _batched(stream[-1], [stream[layer]], rows, retain_graph=True)[0] for layer, rows in cotangents.items()
@@ -46,7 +46,7 @@ def pull_back(step: DecodeStep, cotangents: Mapping[int, Tensor]) -> dict[int, T
 
 
 def push_forward(step: DecodeStep, tangents: Mapping[int, Tensor]) -> dict[int, Tensor]:
-    """`J^l` on its own block of vectors for each layer, all sharing one forward: {l: (m, d)} -> {l: (m, d)}.
+    """`J^l` on a block of vectors for each layer, all sharing one forward: {l: (m, d)} -> {l: (m, d)}.
 
     One backward pass at batch 1 gives `u J^l` as a function of u, which is linear: its own derivative on the tangents
     is `J^l` on them.

@@ -208,14 +208,9 @@ def _read_npz(path: Path) -> dict[str, np.ndarray]:
 def _read_pt(path: Path) -> dict[str, np.ndarray]:
     import torch
 
-    from sparse_control.jacobian.store import UNREADABLE
+    from sparse_control.archives import read_archive
 
-    try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
-    except UNREADABLE as error:
-        raise InputError(
-            f"{path}: not a file of plain tensors ({type(error).__name__}); save a tensor or a dict of tensors"
-        ) from error
+    content = read_archive(path, largest=LARGEST_FILE, restore="save a tensor or a dict of tensors with torch.save")
     if isinstance(content, torch.Tensor):
         content = {"tensor": content}
     elif isinstance(content, (list, tuple)):

@@ -120,11 +120,6 @@ class Intervention:
                 raise ValueError(f"site {site.name}: direction is not finite")
         object.__setattr__(self, "directions", directions)
 
-    @property
-    def at_last_position(self) -> bool:
-        """Whether every site is at position -1, so that keys and values of earlier tokens can be reused."""
-        return all(site.position == -1 for site in self.support)
-
     def check(self, lm: LanguageModel) -> None:
         """Refuse a site outside the model, a direction of another width than its site, or a model in training mode.
 

@@ -187,7 +187,9 @@ def test_non_finite_rows_are_named():
 def test_missing_labels_are_named(missing, which):
     z, *labels = sample()
     labels[which][3] = missing
-    with pytest.raises(ValueError, match=rf"{('facts', 'relations', 'families')[which]}\[3\] must be a whole number or a string"):
+    with pytest.raises(
+        ValueError, match=rf"{('facts', 'relations', 'families')[which]}\[3\] must be a whole number or a string"
+    ):
         internal_state_stability(z, *labels)
 
 

@@ -199,7 +199,7 @@ def test_a_file_beyond_the_limit_is_not_opened(saved, monkeypatch):
     path = saved(content())
     monkeypatch.setattr("sparse_control.jacobian.lens.LARGEST_FILE", path.stat().st_size - 1)
     monkeypatch.setattr(torch, "load", lambda *_, **__: pytest.fail("opened"))
-    with pytest.raises(InputError, match="bytes is more than any lens has"):
+    with pytest.raises(InputError, match="bytes is more than any such file has"):
         read_lens(path)
 
 
@@ -214,8 +214,8 @@ def test_archives_that_unpack_to_more_than_they_hold(saved, tmp_path, monkeypatc
 
 
 def test_a_structure_too_large_for_a_lens(saved, monkeypatch):
-    monkeypatch.setattr("sparse_control.jacobian.lens.LARGEST_PICKLE", 100)
-    with pytest.raises(InputError, match=r"data\.pkl: \d+ bytes is more than a lens needs"):
+    monkeypatch.setattr("sparse_control.archives.LARGEST_PICKLE", 100)
+    with pytest.raises(InputError, match=r"data\.pkl: \d+ bytes is more than tensors need"):
         read_lens(saved(content()))
 
 

@@ -118,7 +118,7 @@ def control_vector(path, architecture="controlvector", name="direction.1"):
 @pytest.mark.parametrize(
     "name, content, message",
     [
-        ("v.pt", Custom(), "not a file of plain tensors"),
+        ("v.pt", Custom(), "holds other things than tensors and plain values"),
         ("v.pt", {"layer_activations": {1: torch.ones(WIDTH)}, "layer_type": "mlp"}, "layer_type: 'mlp' is not read"),
         ("v.pt", {1: torch.ones(WIDTH), "1": torch.ones(WIDTH)}, None),
         ("v.pt", {"a1": torch.ones(WIDTH), "b1": torch.ones(WIDTH)}, "b1: a second vector of layer 1"),

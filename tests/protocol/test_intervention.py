@@ -202,7 +202,7 @@ def test_own_vectors_of_any_kind(lm, pair):
         ((Site("mlp", 0),), (float("nan"),), None, r"strengths\[0\] must be a finite number, got nan"),
         ((Site("mlp", 0),), (10**400,), None, r"strengths\[0\] must be a finite number"),
         ((Site("mlp", 0),), (True,), None, r"strengths\[0\] must be a finite number, got True"),
-        ((Site("mlp", 0),), ("x",), None, r"strengths\[0\] must be a number, got 'x'"),
+        ((Site("mlp", 0),), ("x",), None, r"strengths\[0\] must be a finite number, got 'x'"),
         ((Site("mlp", 0), Site("mlp", 0)), (1.0, 1.0), None, "holds site L00.mlp@-1 twice"),
         (("L00.mlp@-1",), (1.0,), None, "support must hold Site objects, got 'L00.mlp@-1'"),
         ((Site("mlp", 0),), (1.0,), (), "directions has length 0, support has 1"),
