@@ -1,0 +1,168 @@
+"""What the documents tell a reader to type, open or import exists: commands, targets, extras, flows, files, links."""
+
+import re
+import shlex
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+import yaml
+
+from sparse_control.cli import cli
+
+PROJECT = Path(__file__).resolve().parents[1]
+DOCUMENTS = sorted(
+    path
+    for pattern in ("*.md", "docs/**/*.md", "tests/*.md", "measurements/*.md", "examples/**/*.md", ".github/**/*.md")
+    for path in PROJECT.glob(pattern)
+)
+CLI = "python -m sparse_control"
+MAKEFILE = (PROJECT / "Makefile").read_text("utf-8")
+BUILT = ("runs/", ".venv", ".prefect", ".cache", "corpus/windows.jsonl", "SPARSE_CONTROL_CACHE")  # not in a checkout
+SUFFIXES = r"\.(?:py|md|yaml|yml|json|jsonl|csv|tex|toml|cff|txt|lock|dvc|pt|safetensors|html|gguf)"
+PATH = re.compile(rf"[\w.{{}}*@-]*(?:/[\w.{{}}*@-]*)+|[\w.{{}}*-]+{SUFFIXES}")
+
+
+def text_of(document: Path) -> str:
+    return document.read_text("utf-8")
+
+
+def blocks(document: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", text_of(document), re.MULTILINE | re.DOTALL)
+
+
+def inline(document: Path) -> list[str]:
+    """Inline code, which may be wrapped, outside of blocks."""
+    prose = re.sub(r"^```.*?^```$", "", text_of(document), flags=re.MULTILINE | re.DOTALL)
+    return [" ".join(code.split()) for code in re.findall(r"`([^`]+)`", prose)]
+
+
+def commands(document: Path) -> Iterator[list[str]]:
+    """Words of every command line in a shell block, and of inline code that begins with the name of a tool."""
+    lines = [line for block in blocks(document, "sh") for line in block.replace("\\\n", " ").splitlines()]
+    lines += [code for code in inline(document) if code.split()[0].rsplit("/")[-1] in ("python", "make", "dvc")]
+    lines += [f"{CLI} {code}" for code in inline(document) if re.match(rf"({'|'.join(cli.commands)}) [a-zA-Z-]", code)]
+    for line in lines:
+        for part in re.split(r"&&|;|\s&$", line):
+            if words := shlex.split(part, comments=True):
+                while re.fullmatch(r"[A-Z_]+=.*", words[0]):
+                    words = words[1:]
+                yield [words[0].rsplit("/")[-1] if words[0] != "." else ".", *words[1:]]
+
+
+FOUND = [(document, words) for document in DOCUMENTS for words in commands(document)]
+
+
+def ids(value):
+    return value.relative_to(PROJECT).as_posix() if isinstance(value, Path) else " ".join(value)[:80]
+
+
+def of_tool(*beginning):
+    chosen = [
+        (document, words[len(beginning) :]) for document, words in FOUND if words[: len(beginning)] == [*beginning]
+    ]
+    assert chosen, beginning
+    return pytest.mark.parametrize(("document", "words"), chosen, ids=ids)
+
+
+@of_tool(*CLI.split())
+def test_the_command_line_takes_it(document, words, monkeypatch):
+    """Parsed to the last option, and nothing run."""
+    if {"COMMAND", "TABLE"} & {*words}:
+        pytest.skip("a placeholder")
+    monkeypatch.setattr(click.Command, "invoke", lambda self, context: None)
+    monkeypatch.chdir(PROJECT)
+    try:
+        cli.main(words, standalone_mode=False)
+    except click.MissingParameter as error:  # a command may be named in a sentence without its arguments
+        assert len(words) <= 2, error
+
+
+@of_tool("make")
+def test_the_makefile_has_it(document, words):
+    targets = set(re.findall(r"^([a-z]+):", MAKEFILE, re.MULTILINE))
+    variables = set(re.findall(r"^([A-Z_]+) \?=", MAKEFILE, re.MULTILINE))
+    for word in words:
+        name, is_variable, _ = word.partition("=")
+        assert name in (variables if is_variable else targets), word
+
+
+def test_dvc_takes_it():
+    parser = pytest.importorskip("dvc.cli.parser").get_main_parser()
+    told = [words[1:] for _, words in FOUND if words[0] == "dvc" and words[1:]]
+    assert told
+    for words in told:
+        assert parser.parse_args(words).func, words
+
+
+def test_flows_of_deployments_exist():
+    names = {deployment["name"] for deployment in yaml.safe_load((PROJECT / "prefect.yaml").read_text())["deployments"]}
+    told = [name for document in DOCUMENTS for name in re.findall(r"deployment run '([\w-]+)/\1'", text_of(document))]
+    told += [name for document in DOCUMENTS for name in re.findall(r"make deployed FLOW=([\w-]+)", text_of(document))]
+    assert told and set(told) <= names
+
+
+def test_extras_exist():
+    extras = set(tomllib.loads((PROJECT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"])
+    places = [*DOCUMENTS, PROJECT / "Makefile", *(PROJECT / "sparse_control").rglob("*.py")]
+    told = {
+        (place.name, extra)
+        for place in places
+        for listed in re.findall(r"(?:sparse-control|'\.|\"\.|-e \.)\[([\w,]+)\]", text_of(place))
+        for extra in listed.split(",")
+    }
+    assert told and {(name, extra) for name, extra in told if extra not in extras} == set()
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=ids)
+def test_files_exist(document):
+    """Paths in links and in inline code; {braces} and WORDS in capitals stand for any name."""
+    missing = []
+    links = [target for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", text_of(document)) if "://" not in target]
+    for code in [*links, *inline(document)]:
+        whole = code.rstrip("/")
+        if not PATH.fullmatch(code) or code.startswith(BUILT) or code.startswith("/"):
+            continue
+        pattern = re.sub(r"\{[^}]*\}|\b[A-Z][A-Z_]*(?:--)?\b(?!\.\w*[a-z])", "*", whole)
+        folders = (PROJECT, document.parent, PROJECT / "sparse_control", PROJECT / "measurements")
+        if not any(next(folder.glob(pattern), None) for folder in folders):
+            missing.append(code)
+    assert not missing, missing
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=ids)
+def test_modules_and_names_exist(document):
+    """`sparse_control.a.b.name`, and what Python blocks import."""
+    told = set(
+        re.findall(r"\b(?:sparse_control|flows|tasks|benchmarks|tests)(?:\.[a-z_]\w*)+", "\n".join(inline(document)))
+    )
+    for block in blocks(document, "python"):
+        for module, names in re.findall(r"^from ([\w.]+) import (.+)$", block, re.MULTILINE):
+            told |= {f"{module}.{name.strip()}" for name in names.split(",")}
+    missing = []
+    for name in sorted(told):
+        parts = name.split(".")
+        files = [Path(*parts[:n]) for n in range(len(parts), 0, -1)]
+        found = next((n for n, f in enumerate(files) if _source(f)), None)
+        if found is None or found > 1:
+            missing.append(name)
+        elif found == 1 and not re.search(rf"\b{parts[-1]}\b", _source(files[1]).read_text("utf-8")):
+            missing.append(name)
+    assert [name for name in missing if name.split(".")[0] in ("sparse_control", "flows", "tasks", "tests")] == []
+
+
+def _source(path: Path) -> Path | None:
+    choices = (PROJECT / path.with_suffix(".py"), PROJECT / path / "__init__.py", PROJECT / path)
+    return next((choice for choice in choices if choice.is_file()), None)
+
+
+PYTHON = [(document, block) for document in DOCUMENTS for block in blocks(document, "python")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("document", "block"), PYTHON, ids=lambda value: ids(value) if isinstance(value, Path) else "")
+def test_python_blocks_run(document, block, default_model, monkeypatch):
+    monkeypatch.chdir(PROJECT)
+    exec(compile(block, str(document), "exec"), {})
