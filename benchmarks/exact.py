@@ -18,6 +18,7 @@ from sparse_control.jacobian import exact_jacobian
 from sparse_control.models import LanguageModel
 from sparse_control.models.decode import DecodeStep
 from sparse_control.models.stream import first_input_as_leaf, full_stream
+from sparse_control.threads import pin_threads
 
 PEER_BATCH = 16
 
@@ -46,7 +47,7 @@ def peer_rows(lm: LanguageModel, ids: torch.Tensor, batches: int) -> torch.Tenso
 @click.option("--out", type=click.Path(path_type=Path), default=None, help="Default: benchmarks/results/exact.json.")
 def main(model: str, tokens: int, peer_batches: int, repeats: int, threads: int, out: Path | None) -> None:
     """Time both ways in one run."""
-    torch.set_num_threads(threads)
+    pin_threads(threads)
     lm = benchmark_model(model)
     (ids,) = prompts(lm, 1, tokens)
     exact_jacobian(lm, ids)  # warm

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import click
 import numpy as np
-import torch
 
 from benchmarks.common import report, timed
 from sparse_control.iss.score import internal_state_stability
 from sparse_control.iss.uncertainty import relation_bootstrap
+from sparse_control.threads import pin_threads
 
 FACTS, QUERIES, FAMILIES, WIDTH, LAYERS, RELATIONS = 300, 15, 5, 896, 8, 12
 LIMITS = {"iss": 10.0, "bootstrap": 1.0}
@@ -25,7 +25,7 @@ LIMITS = {"iss": 10.0, "bootstrap": 1.0}
 @click.option("--out", type=click.Path(path_type=Path), default=None, help="Default: benchmarks/results/iss.json.")
 def main(threads: int, out: Path | None) -> None:
     """Time both."""
-    torch.set_num_threads(threads)
+    pin_threads(threads)
     draws = np.random.default_rng(0)
     rows = [(fact, query % FAMILIES) for fact in range(FACTS) for query in range(QUERIES)]
     facts, families = [f"fact {fact}" for fact, _ in rows], [f"family {family}" for _, family in rows]

@@ -16,6 +16,7 @@ import torch
 from benchmarks.common import benchmark_model, block_parameters, matrix_rate, prompts, report, timed
 from sparse_control.jacobian import DenseOperator, Factors, corpus_operator, exact_jacobian, randomized_qb
 from sparse_control.models.decode import DecodeStep
+from sparse_control.threads import pin_threads
 
 NESTED = 6
 
@@ -30,7 +31,7 @@ NESTED = 6
 @click.option("--out", type=click.Path(path_type=Path), default=None, help="Default: benchmarks/results/qb.json.")
 def main(model: str, tokens: int, n: int, columns: int, repeats: int, threads: int, out: Path | None) -> None:
     """Time both ways in one run."""
-    torch.set_num_threads(threads)
+    pin_threads(threads)
     lm = benchmark_model(model)
     ids = prompts(lm, n, tokens)
     middle, rank = lm.n_layers // 2, columns - 32

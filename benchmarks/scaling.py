@@ -27,6 +27,7 @@ from sparse_control.models import LanguageModel, load_model
 from sparse_control.models.sites import Site
 from sparse_control.models.stream import residual_stream
 from sparse_control.protocol.prompts import read_prompts
+from sparse_control.threads import pin_threads
 
 BASE = {"d": 384, "L": 6, "T": 128, "n": 2, "r": 48}
 SIZES = {
@@ -89,9 +90,10 @@ import json, sys, torch
 from benchmarks.common import prompts
 from sparse_control.jacobian import exact_jacobian
 from sparse_control.models import load_model
+from sparse_control.threads import pin_threads
 def status(name):
     return next(int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith(name))
-torch.set_num_threads(int(sys.argv[2]))
+pin_threads(int(sys.argv[2]))
 lm = load_model(sys.argv[1])
 (ids,) = prompts(lm, 1, 128)
 exact_jacobian(lm, ids[:16], [lm.n_layers - 1])
@@ -158,7 +160,7 @@ def errors(model: dict[str, Any]) -> dict[str, float]:
 @click.option("--out", type=click.Path(path_type=Path), default=None, help="Default: benchmarks/results/scaling.json.")
 def main(models: tuple[str, ...], threads: int, out: Path | None) -> None:
     """Measure exponents and the errors of the cost model."""
-    torch.set_num_threads(threads)
+    pin_threads(threads)
     result = {"base": BASE, "sizes": {name: list(values) for name, values in SIZES.items()}, "exponents": exponents()}
     found = {}
     for name in models:

@@ -26,6 +26,7 @@ from sparse_control.protocol.measurement import DOSES, FeedbackPlan, OffTargetPa
 from sparse_control.protocol.panels import OFF_TARGET, build_pairs
 from sparse_control.protocol.selectors import driver_omp
 from sparse_control.protocol.splits import Split, margins
+from sparse_control.threads import pin_threads
 
 TASK = "ioi"
 
@@ -70,7 +71,7 @@ def difference(left: Sequence[float], right: Sequence[float]) -> float:
 @click.option("--out", type=click.Path(path_type=Path), default=None, help="Default: benchmarks/results/six_axis.json.")
 def main(model: str, n: int, position: int, plain_feedback: int, threads: int, out: Path | None) -> None:
     """Time both ways in one run."""
-    torch.set_num_threads(threads)
+    pin_threads(threads)
     lm = load_model(model)
     sites = all_sites(lm, position=position)
     fit = Split.read(lm, build_pairs(TASK, lm, "fit", 12, 0), sites)

@@ -14,9 +14,9 @@ import pytest
 def one_thread():
     """Small models are slower on several threads, and threads stall on busy cores."""
     if importlib.util.find_spec("torch") is not None:
-        import torch
+        from sparse_control.threads import pin_threads
 
-        torch.set_num_threads(1)
+        pin_threads(1)
 
 
 @pytest.fixture(scope="session")

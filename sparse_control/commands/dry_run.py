@@ -23,14 +23,13 @@ def plan_lines(settings: "Settings", mmlu: Path | None, xstest: Path | None) -> 
     Raises:
         InputError: the model cannot be loaded, a panel has too few pairs, or no task is supported by the model.
     """
-    import torch
-
     from sparse_control.models import load_model
     from sparse_control.protocol.panels import PanelSources, build_pairs, off_target_panel
     from sparse_control.protocol.work import build_all_pairs, measured_rates, planned
+    from sparse_control.threads import pin_threads
 
     protocol, sources = settings.protocol, PanelSources(mmlu, xstest)
-    torch.set_num_threads(settings.threads)
+    pin_threads(settings.threads)
     log(f"loading {settings.model} ...")
     lm = load_model(settings.model, dtype=settings.dtype)
     pairs = build_all_pairs(

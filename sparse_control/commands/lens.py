@@ -55,14 +55,14 @@ def lens_write(
 
     settings = load_settings(project_folder() / "params.yaml", preset, model)
     check_place(out)
-    import torch
     from tqdm import tqdm
 
     from sparse_control.corpus import build, load_corpus
     from sparse_control.models import load_model
     from sparse_control.stages.lens_iss import fit_lens
+    from sparse_control.threads import pin_threads
 
-    torch.set_num_threads(settings.threads)
+    pin_threads(settings.threads)
     lm = load_model(settings.model, dtype=settings.dtype)
     windows = load_corpus(build(settings, lm, progress=log))
     if prompts > len(windows):
@@ -119,12 +119,11 @@ def lens_score(
 
     settings = load_settings(project_folder() / "params.yaml", preset, model)
     read = read_lens(file)
-    import torch
-
     from sparse_control.models import load_model
     from sparse_control.stages.lens_iss import lens_iss
+    from sparse_control.threads import pin_threads
 
-    torch.set_num_threads(settings.threads)
+    pin_threads(settings.threads)
     lm = load_model(settings.model, dtype=settings.dtype)
     fitted_on = read.metadata.get("weights_sha256")
     if fitted_on is not None and fitted_on != lm.provenance["weights_sha256"]:

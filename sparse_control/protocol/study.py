@@ -25,6 +25,7 @@ from sparse_control.receipt import Receipt
 from sparse_control.records.paths import ModelPaths
 from sparse_control.seeds import stream
 from sparse_control.settings import ProtocolSettings, Settings
+from sparse_control.threads import pin_threads
 
 SCHEMA = "six-axis/1"
 CODE = "sparse_control.protocol.study"
@@ -266,7 +267,7 @@ def _study(root: Path, settings: Settings, task: str, selector: str, condition: 
     ):
         if value not in known:
             raise InputError(f"{name} must be one of {', '.join(known)}, got {value!r}")
-    torch.set_num_threads(settings.threads)
+    pin_threads(settings.threads)
     lm = _model(settings.model, settings.dtype)
     save_closure(root, CODE)
     common = {

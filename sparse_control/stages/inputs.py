@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from sparse_control.corpus import Corpus, load_corpus
 from sparse_control.errors import InputError
 from sparse_control.files import read_json, sha256_file, sha256_json
@@ -15,6 +13,7 @@ from sparse_control.records.paths import ModelPaths, stages_code_sha256
 from sparse_control.settings import Settings
 from sparse_control.stages.checkpoint import Key
 from sparse_control.stages.nulls import as_null
+from sparse_control.threads import pin_threads
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +37,7 @@ def open_inputs(corpus: Path, root: Path, settings: Settings) -> Inputs:
     Raises:
         InputError: a model not fetched, a corpus that is broken, ranks or layers that do not fit the model.
     """
-    torch.set_num_threads(settings.threads)
+    pin_threads(settings.threads)
     lm = load_model(settings.model, dtype=settings.dtype)
     settings.check_width(lm.width, lm.n_layers)
     lm, windows = as_null(lm, load_corpus(corpus), settings)
