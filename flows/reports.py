@@ -80,14 +80,11 @@ def markdown_tables(root: Path, group: str) -> str:
     Raises:
         InputError: a malformed record.
     """
-    from sparse_control.tables import TABLES, read_records
-    from sparse_control.tables.layout import LAYOUTS, shown
-    from sparse_control.tables.render import plain_text
+    from sparse_control.records.read import read_records
+    from sparse_control.tables import TABLES
+    from sparse_control.tables.shown import text_of
 
-    records = read_records(root, project_folder())
-    texts = []
-    for name in TABLES:
-        if LAYOUTS[name].group == group:
-            texts.append(plain_text(shown(name, TABLES[name](records), records)))
+    names = [table.name for table in TABLES.values() if table.group == group]
+    texts = text_of(names, read_records(root, project_folder()))
     # a fence longer than any run of backticks inside
     return "\n\n".join(f"````\n{text.replace('````', '```')}\n````" for text in texts) or "no tables"

@@ -7,14 +7,15 @@ from prefect import flow
 from flows.common import resolved
 from flows.reports import tables_artifact
 from sparse_control.errors import InputError
+from sparse_control.records.paths import MEASUREMENTS
 from tasks.tables import tables
 
 NAME = "reproduce"
 
 
 @flow(name=NAME, persist_result=False)
-def reproduce(root: str = ".", out: str | None = None) -> dict[str, Any]:
-    """Recompute and render the tables of `root` into `out` (`paper/tables` below `root` by default).
+def reproduce(root: str = MEASUREMENTS, out: str | None = None) -> dict[str, Any]:
+    """Recompute and render the tables of `root` into `out` (that of the root's paper folder by default).
 
     Raises:
         InputError: `root` is no folder, or a measurement in it is malformed.

@@ -8,7 +8,7 @@ from prefect.cache_policies import NO_CACHE
 
 @task(name="tables", cache_policy=NO_CACHE, persist_result=False)
 def tables(root: str, out: str | None) -> list[str]:
-    """Recompute and render every table of `root` into `out`, `paper/tables` below `root` by default; the files."""
+    """Recompute and render every table of `root` into `out`, by default that of its paper folder; the files."""
     from sparse_control.tables import render
 
     return [str(path) for path in render.reproduce(Path(root), Path(out) if out else None)]

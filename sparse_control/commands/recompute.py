@@ -65,7 +65,7 @@ def score(file: Path, as_json: bool) -> None:
     whose readouts are absent is reported as not measured.
     """
     from sparse_control.records.readouts import score_file
-    from sparse_control.tables.layout import score_rows
+    from sparse_control.tables.score import score_rows
 
     name, axes = score_file(file)
     if as_json:

@@ -24,14 +24,13 @@ class Tables(click.Group):
 
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
         from sparse_control.tables import TABLES
-        from sparse_control.tables.layout import LAYOUTS
 
         if command := super().get_command(context, name):
             return command
         if name not in TABLES:
             raise InputError(f"no table {name!r}; there are: {', '.join([*self.commands, *TABLES])}")
 
-        @click.command(name, help=f"{LAYOUTS[name].title}.", short_help=LAYOUTS[name].title)
+        @click.command(name, help=f"{TABLES[name].title}.", short_help=TABLES[name].title)
         @root_option
         @click.pass_context
         def table(context: click.Context, root: Path | None) -> None:
@@ -41,22 +40,18 @@ class Tables(click.Group):
 
 
 def _tables(names: Sequence[str], root: Path | None) -> str:
-    from sparse_control.records.manifest import check_root
-    from sparse_control.tables import TABLES, read_records
-    from sparse_control.tables.layout import shown
-    from sparse_control.tables.render import plain_text
+    from sparse_control.records.paths import committed_root
+    from sparse_control.records.read import read_records
+    from sparse_control.tables.shown import text_of
 
-    root = root or project_folder()
-    check_root(root)
-    records = read_records(root, project_folder())
-    return "\n".join(plain_text(shown(name, TABLES[name](records), records)) for name in names)
+    project = project_folder()
+    return "\n".join(text_of(names, read_records(root or committed_root(project), project)))
 
 
 def _in_group(group: str) -> list[str]:
     from sparse_control.tables import TABLES
-    from sparse_control.tables.layout import LAYOUTS
 
-    return [name for name in TABLES if LAYOUTS[name].group == group]
+    return [table.name for table in TABLES.values() if table.group == group]
 
 
 @click.group(cls=Tables, invoke_without_command=True)
@@ -123,8 +118,9 @@ def show_provenance(context: click.Context, file: Path, root: Path | None) -> No
     FILE is a table, a page, measurements, the freeze, factors, a reference or the corpus, below the root.
     """
     from sparse_control.provenance import provenance_lines
+    from sparse_control.records.paths import committed_root
 
-    for line in provenance_lines(file, root or context.parent.params["root"] or project_folder()):
+    for line in provenance_lines(file, root or context.parent.params["root"] or committed_root(project_folder())):
         click.echo(line)
 
 

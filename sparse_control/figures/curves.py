@@ -1,19 +1,23 @@
 """The two curves of the paper as CSV files that `dvc plots` reads: error by rank, progress by dose.
 
-One column a curve, so that a plot needs no further work: `paper/curves/rank.csv` and `paper/curves/dose_{task}.csv`.
+One column a curve, so that a plot needs no further work: `rank.csv` and `dose_{task}.csv` of the first model that has
+them, `rank.{model}.csv` and `dose_{task}.{model}.csv` of every other one, below `curves/` of the paper folder.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-
-import numpy as np
 
 from sparse_control.errors import InputError
 from sparse_control.files import write_text
-from sparse_control.records.jacobian_iss import FullComparison, read_iss
-from sparse_control.records.six_axis import Measurement, read_all_measurements
+from sparse_control.metrics.over_seeds import mean_or_none
+from sparse_control.project import project_folder
+from sparse_control.records.jacobian_iss import FullComparison
+from sparse_control.records.paths import PAPER, folder_name, paper_folder
+from sparse_control.records.read import ModelRecords, read_records
+from sparse_control.records.six_axis import Measurement
 
-FOLDER = Path("paper", "curves")
+FOLDER = Path(PAPER, "curves")  # of the project
 
 
 def rank_curves(comparison: FullComparison, layers: Sequence[int]) -> dict[str, dict[int, float]]:
@@ -39,43 +43,60 @@ def dose_curves(measurements: Iterable[Measurement], task: str) -> dict[str, dic
     """Mean progress by dose, one curve a selector and condition.
 
     Progress is the share of the gap that is covered, `<patched - source, gap> / ||gap||^2` over the pairs of a seed;
-    the mean is over seeds.
+    the mean is over the seeds with a gap. Sums are correctly rounded, so the files are the same on every machine.
     """
     shares: dict[str, dict[float, list[float]]] = {}
     for record in measurements:
         read = record.evaluate
         if record.task != task or read is None:
             continue
-        source = np.asarray(read.source)
-        gap = np.asarray(read.target) - source
+        gap = [target - source for source, target in zip(read.source, read.target, strict=True)]
+        if not any(gap):
+            continue
+        square = math.fsum(step * step for step in gap)
         curve = shares.setdefault(f"{record.selector} {record.condition}", {})
         for dose, patched in zip(read.doses, read.patched, strict=True):
-            curve.setdefault(dose, []).append(float((np.asarray(patched) - source) @ gap / (gap @ gap)))
-    return {name: {dose: float(np.mean(values)) for dose, values in curve.items()} for name, curve in shares.items()}
+            moved = math.fsum((y - s) * step for y, s, step in zip(patched, read.source, gap, strict=True))
+            curve.setdefault(dose, []).append(moved / square)
+    return {name: {dose: mean_or_none(values) for dose, values in curve.items()} for name, curve in shares.items()}
 
 
 def curve_text(axis: str, curves: Mapping[str, Mapping[float, float]]) -> str:
-    """CSV with one row for every place on the axis that any curve has; an empty cell where a curve has none."""
-    places = sorted({place for curve in curves.values() for place in curve})
-    rows = [[axis, *curves], *([place, *(curve.get(place, "") for curve in curves.values())] for place in places)]
+    """CSV with one row for every point on the axis that any curve has; an empty cell where a curve has none."""
+    points = sorted({point for curve in curves.values() for point in curve})
+    rows = [[axis, *curves], *([point, *(curve.get(point, "") for curve in curves.values())] for point in points)]
     return "".join(",".join(map(str, row)) + "\n" for row in rows)
 
 
+def _curves(model: ModelRecords) -> Iterator[tuple[str, str]]:
+    """What is drawn of a model: a name, and the text of its file."""
+    if model.iss.comparison is not None and model.iss.summary is not None:
+        yield "rank", curve_text("k", rank_curves(model.iss.comparison, model.iss.summary.window))
+    for task in sorted({record.task for record in model.six_axis}):
+        if curves := dose_curves(model.six_axis, task):
+            yield f"dose_{task}", curve_text("dose", curves)
+
+
+def curve_files(models: Iterable[ModelRecords]) -> dict[str, str]:
+    """Every file by its name."""
+    files: dict[str, str] = {}
+    for model in models:
+        for name, text in _curves(model):
+            files[f"{name}.{folder_name(model.name)}.csv" if f"{name}.csv" in files else f"{name}.csv"] = text
+    return files
+
+
 def write_curves(root: Path) -> list[Path]:
-    """Write the curves of the records below `root`.
+    """Write the curves of the records below `root` into its paper folder.
 
     Raises:
         InputError: no records, or a malformed one.
     """
-    iss, measurements = read_iss(root), read_all_measurements(root)
-    texts = {}
-    if iss.comparison is not None and iss.summary is not None:
-        texts["rank.csv"] = curve_text("k", rank_curves(iss.comparison, iss.summary.window))
-    for task in sorted({record.task for record in measurements}):
-        if curves := dose_curves(measurements, task):
-            texts[f"dose_{task}.csv"] = curve_text("dose", curves)
-    if not texts:
+    project = project_folder()
+    files = curve_files(read_records(root, project).models)
+    if not files:
         raise InputError(f"{root}: no measurements to draw curves of")
-    for name, text in texts.items():
-        write_text(Path(root) / FOLDER / name, text)
-    return [Path(root) / FOLDER / name for name in texts]
+    folder = paper_folder(root, project) / FOLDER.name
+    for name, text in files.items():
+        write_text(folder / name, text)
+    return [folder / name for name in files]

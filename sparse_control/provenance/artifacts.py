@@ -10,11 +10,11 @@ from sparse_control.code_hash import code_sha256
 from sparse_control.errors import InputError
 from sparse_control.files import read_json
 from sparse_control.project import project_folder
-from sparse_control.provenance.sources import records_of
+from sparse_control.provenance.sources import sources_of
 from sparse_control.records.code import changed_files, read_closure
 from sparse_control.records.jacobian_iss import FILES, read_iss_file
 from sparse_control.records.jacobian_iss.freeze import FreezeManifest
-from sparse_control.records.manifest import SUB_ROOTS
+from sparse_control.records.manifest import SUB_ROOTS, measured_files
 from sparse_control.records.six_axis import read_measurements
 
 CORPUS = "corpus/corpus.json"
@@ -112,7 +112,7 @@ def _below(root: Path, place: str, folder: str, suffixes: tuple[str, ...]) -> li
 def _table(root: Path, place: str, match: re.Match[str]) -> Artefact:
     return Artefact(
         kind="rendered on the CPU by `reproduce` from saved measurements",
-        inputs=tuple(records_of(root, match["table"])),
+        inputs=tuple(sources_of(match["table"], measured_files(root))),
     )
 
 

@@ -1,61 +1,72 @@
 """What the tables of ISS come to, one number or phrase a row; the prose of the paper quotes nothing else."""
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import Any
 
-import pandas as pd
-
-from sparse_control.tables.alternatives import PASSES, QB, alternatives
-from sparse_control.tables.common import Records, Table, data_frame, rows_of
-from sparse_control.tables.estimator import corpus_convergence, corpus_halves, estimator_validation
-from sparse_control.tables.nulls import COMMON, EACH, NAMES, nulls
+from sparse_control.records.read import ModelRecords, Records
+from sparse_control.tables.alternatives import ALTERNATIVES, PASSES, QB
+from sparse_control.tables.columns import EMPTY, Column, Row, fixed, label
+from sparse_control.tables.estimator import CORPUS_CONVERGENCE, CORPUS_HALVES, ESTIMATOR_VALIDATION
+from sparse_control.tables.layers import UNRESOLVED, VALIDATED
+from sparse_control.tables.nulls import COMMON, EACH, NAMES, NULLS_BESIDE_OFFICIAL
 from sparse_control.tables.official import (
-    ASKED,
+    ALL_LAYERS,
     CALIBRATION_SIGMA,
+    LAM_REL_SWEEP,
     MATCHED,
+    OFFICIAL_ISS,
     OWN,
-    VALIDATED,
-    lam_rel_sweep,
-    official_iss,
-    robustness,
+    ROBUSTNESS,
+    SWEPT,
+    VALIDATED_LAYERS,
 )
-from sparse_control.tables.transfer import rank_transfer
+from sparse_control.tables.table import Table, rows_of
+from sparse_control.tables.transfer import RANK_TRANSFER
 
-COLUMNS = ("model", "finding", "value", "source")
-Row = dict[str, Any]
 Found = dict[str, Any]
 
 
-def findings(records: Records) -> pd.DataFrame:
-    """Counts, ranges and differences over the rows of other tables; `source` names the table."""
-    rows: list[Row] = []
-    for source, found in (
-        ("estimator_validation", _ladder(rows_of(estimator_validation(records)))),
-        ("corpus_convergence", _corpus(rows_of(corpus_convergence(records)))),
-        ("corpus_halves", _halves(rows_of(corpus_halves(records)), rows_of(estimator_validation(records)))),
-        ("alternatives", _alternatives(rows_of(alternatives(records)))),
-        ("official_iss", _official(rows_of(official_iss(records)))),
-        ("robustness", _robustness(rows_of(robustness(records)))),
-        ("lam_rel_sweep", _sweep(rows_of(lam_rel_sweep(records)))),
-        ("nulls", _nulls(rows_of(nulls(records)))),
-        ("rank_transfer", _transfer(rows_of(rank_transfer(records)))),
-    ):
-        rows += [
-            {"model": records.iss.model, "finding": name, "value": value, "source": source}
-            for name, value in found.items()
-        ]
-    return data_frame(COLUMNS, rows)
+def _findings(records: Records) -> Iterator[Row]:
+    """Counts, ranges and differences over the rows of other tables, for every model whose study is frozen."""
+    for model in records.models:
+        if model.iss.freeze is None:
+            continue
+        for source, found in _of_model(model, records):
+            for name, value in found.items():
+                yield {"model": model.name, "finding": name, "value": value, "source": source.name}
 
 
-def _listed(values: Sequence[Any], none: str = "none") -> str:
-    return ", ".join(map(str, values)) or none
+def _of_model(model: ModelRecords, records: Records) -> Iterator[tuple[Table, Found]]:
+    alone = Records(models=(model,))
+
+    def rows(table: Table) -> list[Row]:
+        return rows_of(table.frame(alone))
+
+    validation = rows(ESTIMATOR_VALIDATION)
+    yield ESTIMATOR_VALIDATION, _ladder(validation)
+    yield CORPUS_CONVERGENCE, _corpus(rows(CORPUS_CONVERGENCE))
+    yield CORPUS_HALVES, _halves(rows(CORPUS_HALVES), validation)
+    yield ALTERNATIVES, _alternatives(rows(ALTERNATIVES))
+    yield OFFICIAL_ISS, _official(rows(OFFICIAL_ISS))
+    yield ROBUSTNESS, _robustness(rows(ROBUSTNESS))
+    yield LAM_REL_SWEEP, _sweep(rows(LAM_REL_SWEEP))
+    yield NULLS_BESIDE_OFFICIAL, _nulls(rows(NULLS_BESIDE_OFFICIAL))
+    compared = [row for row in rows_of(RANK_TRANSFER.frame(records)) if row["small_model"] == model.name]
+    for number, (medium, group) in enumerate(groupby(compared, key=lambda row: row["medium_model"])):
+        prefix = f"{medium}: " if number else ""  # the first is the medium model that the paper speaks of
+        yield RANK_TRANSFER, {f"{prefix}{name}": value for name, value in _transfer(list(group)).items()}
+
+
+def _listed(values: Sequence[Any]) -> str:
+    return ", ".join(map(str, values)) or "none"
 
 
 def _ladder(rows: list[Row]) -> Found:
     if not rows:
         return {}
-    validated = [row for row in rows if row["status"] == "validated"]
+    validated = [row for row in rows if row["status"] == VALIDATED]
     ends: dict[tuple[int, int], list[int]] = {}
     for row in validated:
         ends.setdefault((row["k"], row["q"]), []).append(row["layer"])
@@ -66,7 +77,7 @@ def _ladder(rows: list[Row]) -> Found:
     return {
         "layers of the window": len(rows),
         "validated layers": len(validated),
-        "unresolved layers": _listed([row["layer"] for row in rows if row["status"] == "unresolved"]),
+        "unresolved layers": _listed([row["layer"] for row in rows if row["status"] == UNRESOLVED]),
         "validated layers of low rank": sum(not row["r_is_d"] for row in validated),
         "validated layers with r = d": sum(row["r_is_d"] for row in validated),
         "validated layers without power iterations": sum(row["q"] == 0 for row in validated),
@@ -88,7 +99,7 @@ def _corpus(rows: list[Row]) -> Found:
 
 def _halves(rows: list[Row], frozen: list[Row]) -> Found:
     """The noise floor beside the errors of the frozen estimators, over the window."""
-    errors = {row["layer"]: row["median_relative_error"] for row in frozen if row["status"] == "validated"}
+    errors = {row["layer"]: row["median_relative_error"] for row in frozen if row["status"] == VALIDATED}
     floors = {row["layer"]: row["E_vec"] for row in rows if row["layer"] in {row["layer"] for row in frozen}}
     if not floors:
         return {}
@@ -134,7 +145,7 @@ def _only(rows: list[Row], **where: Any) -> Row:
 def _official(rows: list[Row]) -> Found:
     if not rows:
         return {}
-    official, ablation = _only(rows, layer=VALIDATED), _only(rows, layer=ASKED)
+    official, ablation = _only(rows, layer=VALIDATED_LAYERS), _only(rows, layer=ALL_LAYERS)
     return {
         "ISS": official.get("iss"),
         "ISS, BCa low": official.get("iss_bca_low"),
@@ -150,12 +161,12 @@ def _robustness(rows: list[Row]) -> Found:
         return {}
     names = {OWN: "own lam_rel", MATCHED: "matched lam_rel", CALIBRATION_SIGMA: "calibration Sigma"}
     found = {
-        f"ISS - Raw-ISS, {name}": _only(rows, layer=VALIDATED, variant=variant).get("difference")
+        f"ISS - Raw-ISS, {name}": _only(rows, layer=VALIDATED_LAYERS, variant=variant).get("difference")
         for variant, name in names.items()
     }
-    own = _only(rows, layer=VALIDATED, variant=OWN)
+    own = _only(rows, layer=VALIDATED_LAYERS, variant=OWN)
     found |= {f"ISS - Raw-ISS, BCa {end}": own.get(f"difference_bca_{end}") for end in ("low", "high")}
-    layers = [row for row in rows if row["variant"] == OWN and row["layer"] != VALIDATED]
+    layers = [row for row in rows if row["variant"] == OWN and row["layer"] != VALIDATED_LAYERS]
     return found | _by_layer([row for row in layers if row["difference"] is not None])
 
 
@@ -163,7 +174,7 @@ def _by_layer(layers: list[Row]) -> Found:
     """Where the difference is smallest and largest, and where its interval leaves zero out."""
     ordered = sorted(layers, key=lambda row: row["difference"])
     found: Found = {}
-    for name, row in zip(("smallest", "largest"), (ordered[0], ordered[-1]) if ordered else (), strict=False):
+    for name, row in (("smallest", ordered[0]), ("largest", ordered[-1])) if ordered else ():
         found[f"{name} ISS - Raw-ISS of a layer"] = row["difference"]
         found[f"layer of the {name} ISS - Raw-ISS"] = row["layer"]
     known = [row for row in layers if row["difference_bca_low"] is not None]
@@ -174,7 +185,8 @@ def _by_layer(layers: list[Row]) -> Found:
 
 
 def _sweep(rows: list[Row]) -> Found:
-    differences = [row["difference"] for row in rows if row["layer"] == VALIDATED and row["difference"] is not None]
+    over_layers = [row["difference"] for row in rows if row["layer"] == VALIDATED_LAYERS]
+    differences = [value for value in over_layers if value is not None]
     return _over_sweep(differences) if differences else {}
 
 
@@ -197,7 +209,7 @@ def _nulls(rows: list[Row]) -> Found:
     found: Found = {"layers validated in official and nulls": len(layers.split()) if layers else 0}
     for name in NAMES:
         found[f"{name}: ISS - Raw-ISS, matched lam_rel"] = matched[f"{name}_difference"]
-        swept = [row[f"{name}_difference"] for row in common if row["lam"] == "swept"]
+        swept = [row[f"{name}_difference"] for row in common if row["lam"] == SWEPT]
         differences = [value for value in swept if value is not None]
         found |= _over_sweep(differences, f"{name}: ") if differences else {}
     layers = [row for row in rows if row["lam"] == MATCHED and row["layers"] not in (COMMON, EACH)]
@@ -221,8 +233,6 @@ def _nulls_by_layer(layers: list[Row]) -> Found:
 
 
 def _transfer(rows: list[Row]) -> Found:
-    if not rows:
-        return {}
     return {
         "depths compared": len(rows),
         "depths where the small rank was tried on the medium model": sum(row["transfers"] is not None for row in rows),
@@ -241,4 +251,27 @@ def _shares(values: Sequence[float | None]) -> str:
     return _listed(["none" if value is None else f"{value:.2f}" for value in values])
 
 
-TABLES: dict[str, Table] = {"findings": findings}
+def _shown(value: object) -> str:
+    return fixed(value, 4) if isinstance(value, float) else EMPTY if value is None else str(value)
+
+
+FINDINGS = Table(
+    name="findings",
+    title="Findings in numbers",
+    caption="What the tables of ISS come to; the text quotes these cells and no other number.",
+    section="Jacobian-Transported ISS, 16 and 18",
+    group="iss",
+    reads=(
+        *("actions", "freeze", "corpus_convergence", "comparison", "alternatives", "summary", "fact_layers"),
+        "nulls.summary",
+    ),
+    across=_findings,
+    fields=("model", "finding", "value", "source"),
+    columns=(
+        label("finding", "Finding"),
+        Column("Value", lambda row: _shown(row["value"])),
+        label("source", "Table"),
+    ),
+)
+
+TABLES = (FINDINGS,)

@@ -1,54 +1,49 @@
 """What was measured: sizes, seeds, corpus, weights."""
 
-from typing import Any
+from collections.abc import Iterator, Sequence
 
-import pandas as pd
-
+from sparse_control.records.read import ModelRecords
 from sparse_control.records.six_axis import Measurement
-from sparse_control.tables.common import Records, Table, data_frame
+from sparse_control.tables.columns import Column, Row, in_words, label
+from sparse_control.tables.table import Table
 
-SETUP_COLUMNS = ("model", "quantity", "value")
 SPLITS = ("fit", "evaluate", "reuse")
 
 
-def setup(records: Records) -> pd.DataFrame:
-    """Sizes of everything that was measured, as the records have them; one quantity a row."""
-    freeze = records.iss.freeze
-    models = {record.model for record in records.measurements} | ({freeze.model} if freeze else set())
-    rows: list[dict[str, Any]] = []
-    for model in sorted(models):
-        quantities = {"model": model} | _weights(records, model)
-        quantities |= _iss_setup(records) if freeze and freeze.model == model else {}
-        quantities |= _protocol_setup([record for record in records.measurements if record.model == model])
-        rows += [{"model": model, "quantity": name, "value": value} for name, value in quantities.items()]
-    return data_frame(SETUP_COLUMNS, rows)
+def _setup(model: ModelRecords) -> Iterator[Row]:
+    """One quantity a row, of models with a frozen study or six axes."""
+    if not (model.iss.freeze or model.six_axis):
+        return
+    quantities = {"model": model.name} | _weights(model) | _iss_setup(model) | _protocol_setup(model.six_axis)
+    for name, value in quantities.items():
+        yield {"quantity": name, "value": value}
 
 
-def _weights(records: Records, model: str) -> dict[str, str]:
-    summary = records.iss.summary
-    found = [record.provenance.model for record in records.measurements if record.model == model]
-    if summary and summary.model == model:
-        found.append(summary.provenance.model)
+def _weights(model: ModelRecords) -> dict[str, str]:
+    found = [record.provenance.model for record in model.six_axis]
+    if model.iss.summary:
+        found.append(model.iss.summary.provenance.model)
     sha256 = next((str(entry["weights_sha256"]) for entry in found if entry.get("weights_sha256")), None)
     return {"weights, SHA-256": f"{sha256[:12]}..."} if sha256 else {}
 
 
-def preset(records: Records) -> str | None:
+def preset(model: ModelRecords) -> str | None:
     """The preset the ISS half was frozen at; None where nothing says so."""
-    freeze = records.iss.freeze
-    return freeze.settings.model_dump().get("preset") if freeze else None
+    return model.iss.freeze.settings.model_dump().get("preset") if model.iss.freeze else None
 
 
-def _iss_setup(records: Records) -> dict[str, str]:
-    settings = records.iss.freeze.settings.model_dump()
+def _iss_setup(model: ModelRecords) -> dict[str, str]:
+    if model.iss.freeze is None:
+        return {}
+    settings = model.iss.freeze.settings.model_dump()
     iss, corpus = settings["iss"], settings.get("corpus", {})
-    facts = {(fact.relation, fact.fact) for fact in records.iss.facts}
+    facts = {(fact.relation, fact.fact) for fact in model.iss.facts}
     found: dict[str, str] = {}
-    if name := preset(records):
+    if name := preset(model):
         found["preset"] = name
-    if records.iss.comparison:
+    if model.iss.comparison:
         tokens = f" windows of {corpus['sequence_length']} tokens" if "sequence_length" in corpus else ""
-        found["corpus of the exact reference, n"] = f"{records.iss.comparison.corpus_size}{tokens}"
+        found["corpus of the exact reference, n"] = f"{model.iss.comparison.corpus_size}{tokens}"
     if {"calibration_relations", "facts_per_relation"} <= set(iss):
         found["calibration"] = f"{iss['calibration_relations']} relations, up to {iss['facts_per_relation']} facts each"
     found["benchmark"] = f"{len({relation for relation, _ in facts})} relations, {len(facts)} facts"
@@ -59,7 +54,7 @@ def _iss_setup(records: Records) -> dict[str, str]:
     return found
 
 
-def _protocol_setup(measurements: list[Measurement]) -> dict[str, str]:
+def _protocol_setup(measurements: Sequence[Measurement]) -> dict[str, str]:
     """Pairs over seeds; every selector and direction rule of a task and seed has the same ones."""
     if not measurements:
         return {}
@@ -79,6 +74,24 @@ def _protocol_setup(measurements: list[Measurement]) -> dict[str, str]:
     return found
 
 
-TABLES: dict[str, Table] = {
-    "setup": setup,
-}
+def _task_in_words(quantity: str) -> str:
+    task, colon, rest = quantity.partition(":")
+    return f"{in_words(task)}{colon}{rest}" if colon else quantity
+
+
+SETUP = Table(
+    name="setup",
+    title="What was measured",
+    caption="Sizes as the records have them; pairs of a task are counted over its seeds.",
+    section="Jacobian-Transported ISS, 8, 9 and 13; Six-axis protocol, What every axis needs",
+    group="setup",
+    reads=("six_axis", "freeze", "comparison", "facts", "summary"),
+    rows=_setup,
+    fields=("quantity", "value"),
+    columns=(
+        Column("Quantity", lambda row: _task_in_words(row["quantity"]), "l"),
+        label("value", "Value"),
+    ),
+)
+
+TABLES = (SETUP,)

@@ -15,8 +15,8 @@ from pydantic import Field, model_validator
 from sparse_control.errors import InputError
 from sparse_control.files import read_text, read_yaml
 from sparse_control.records.base import Name, Record, validate
-from sparse_control.tables.claims import Scalar, cell
-from sparse_control.tables.layout.columns import EMPTY, fixed, in_words, significant, with_sign
+from sparse_control.tables.cells import Scalar, cell
+from sparse_control.tables.columns import EMPTY, fixed, in_words, significant, with_sign
 
 Sign = Literal["negative", "zero", "positive", "missing"]
 
@@ -38,22 +38,30 @@ class Value(Record):
         return self
 
 
+class Values(Record):
+    """paper/values.yaml."""
+
+    model: Name  # of every cell that names no other
+    values: list[Any]
+
+
 def read_values(project: Path) -> list[Value]:
     """The values of the project folder's paper; none where it has no such file.
 
     Raises:
-        InputError: names the file, the value and the field; also for a name that stands twice.
+        InputError: names the file, the value and the field; also for a name that is there twice.
     """
     path = Path(project, "paper", "values.yaml")
     if not path.exists():
         return []
-    content = read_yaml(path)
-    if not isinstance(content, list):
-        raise InputError(f"{path}: expected a list of values, got {type(content).__name__}")
-    values = [validate(Value, entry, f"{path}: value {number}") for number, entry in enumerate(content, start=1)]
+    content = validate(Values, read_yaml(path), str(path))
+    values = []
+    for number, entry in enumerate(content.values, start=1):
+        value = validate(Value, entry, f"{path}: value {number}")
+        values.append(value.model_copy(update={"where": {"model": content.model} | value.where}))
     names = [value.name for value in values]
     if twice := {name for name in names if names.count(name) > 1}:
-        raise InputError(f"{path}: name: stands twice, got {min(twice)!r}")
+        raise InputError(f"{path}: name: is there twice, got {min(twice)!r}")
     return values
 
 

@@ -13,9 +13,10 @@ from sparse_control.iss.uncertainty import relation_bootstrap
 from sparse_control.records import manifest
 from sparse_control.records.base import printable
 from sparse_control.records.jacobian_iss import FILES, IssRecords, read_iss_file
+from sparse_control.records.published import read_published
+from sparse_control.records.read import Records
 from sparse_control.records.six_axis import measurement_files, read_measurements
-from sparse_control.tables import read_published
-from sparse_control.tables.common import Records, cell_text
+from sparse_control.tables.table import cell_text
 from sparse_control.verify.agreement import disagreements
 from sparse_control.verify.check import Check, attempt
 from sparse_control.verify.files import factor_checks, frozen_checks, manifest_checks, unhashed_checks

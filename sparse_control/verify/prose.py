@@ -6,17 +6,18 @@ from pathlib import Path
 import pandas as pd
 
 from sparse_control.files import read_text
-from sparse_control.tables.claims import check_claim, read_claims
+from sparse_control.records.paths import committed_root
 from sparse_control.tables.values import misquotes, read_values, value_text
 from sparse_control.verify.check import Check, attempt
+from sparse_control.verify.claims import check_claim, read_claims
 
 Frames = Mapping[str, pd.DataFrame]
 
 
 def claim_checks(root: Path, project: Path, frames: Frames, skipped: Collection[str]) -> Iterator[Check]:
     """The paper speaks of the project's own measurements; another root is not held to it."""
-    if root.resolve() != project.resolve():
-        yield Check("claims", "skip", "the paper speaks of the measurements of the project folder")
+    if root.resolve() != committed_root(project).resolve():
+        yield Check("claims", "skip", "the paper speaks of the measurements of the project")
         return
     claims, check = attempt("claims", lambda: read_claims(project / "paper" / "claims.yaml"))
     if claims is None:
@@ -48,7 +49,7 @@ def _sections(project: Path) -> list[Path]:
 
 def value_checks(root: Path, project: Path, frames: Frames, skipped: Collection[str]) -> Iterator[Check]:
     """Every quoted number has its cell, and the sections that quote some write none by hand."""
-    if root.resolve() != project.resolve():
+    if root.resolve() != committed_root(project).resolve():
         return
     values, check = attempt("values", lambda: read_values(project))
     if values is None:

@@ -8,8 +8,8 @@ from sparse_control.code_hash import code_sha256
 from sparse_control.records.code import CodeClosure, changed_files, read_closure
 from sparse_control.records.jacobian_iss import IssRecords
 from sparse_control.records.manifest import SUB_ROOTS
+from sparse_control.records.read import Records
 from sparse_control.records.six_axis import Measurement
-from sparse_control.tables.common import Records
 from sparse_control.verify.check import Check, attempt
 
 # the modules whose closures code_sha256 covers, in six-axis records and in the freeze manifest

@@ -11,9 +11,8 @@ import pandas as pd
 
 from sparse_control.files import read_text
 from sparse_control.records import manifest
-from sparse_control.tables import ACROSS, all_tables
-from sparse_control.tables.common import Records
-from sparse_control.tables.layout import LAYOUTS
+from sparse_control.records.read import Records
+from sparse_control.tables import TABLES, all_tables
 from sparse_control.tables.render import csv_text, render
 from sparse_control.verify.check import Check, attempt
 from sparse_control.verify.prose import claim_checks, value_checks
@@ -53,7 +52,7 @@ def _hangs_on(name: str) -> set[str]:
     place, _, table = name.rpartition("/")
     if place:
         return {place}
-    return {LAYOUTS[table].group} | (set(manifest.SUB_ROOTS) if table in ACROSS else set())
+    return {TABLES[table].group} | (set(manifest.SUB_ROOTS) if table in ("nulls", "findings") else set())
 
 
 def same_cell(saved: str, expected: str) -> bool:

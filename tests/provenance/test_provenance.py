@@ -3,17 +3,13 @@
 import json
 import subprocess
 import sys
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from sparse_control.errors import InputError
 from sparse_control.provenance import provenance_lines
-from sparse_control.provenance.sources import RECORDS, records_of
-from sparse_control.records.jacobian_iss import FILES, IssRecords
 from sparse_control.records.manifest import read_manifest
-from sparse_control.tables import ACROSS, OF_A_ROOT, TABLES, Records, read_records
 from tests.support.measured_root import bless
 
 PROJECT = Path(__file__).parent.parent.parent
@@ -145,29 +141,6 @@ def test_no_line_drives_a_terminal(measured):
     path.write_text(json.dumps(json.loads(path.read_text()) | {"probe": "a\x1b[2Jb", "code_sha256": "../../x"}))
     lines = provenance_lines(path.parent.relative_to(measured), measured)
     assert len(lines) > 5 and all(line.isprintable() for line in lines)
-
-
-def test_sources_are_all_that_a_table_reads(built_whole_root):
-    """A table computed from its named records alone is the whole table; every table has an entry."""
-    assert set(RECORDS) == {"setup", *OF_A_ROOT, *ACROSS}
-    records = read_records(built_whole_root, PROJECT)
-
-    def reduced(iss, names):
-        return IssRecords(**{field.name: getattr(iss, field.name) for field in fields(iss) if field.name in names})
-
-    for name, names in RECORDS.items():
-        sub_roots = {place: reduced(iss, names) for place, iss in records.sub_roots.items()}
-        part = Records(measurements=records.measurements, iss=reduced(records.iss, names), sub_roots=sub_roots)
-        assert TABLES[name](part).equals(TABLES[name](records)), name
-        # the freeze and the attempts stand in for each other, as do both halves for the weights of the setup
-        for field in set(names) - {"freeze", "actions"} if name != "setup" else ():
-            lost = Records(
-                measurements=records.measurements,
-                iss=reduced(records.iss, set(names) - {field}),
-                sub_roots={place: reduced(iss, set(names) - {field}) for place, iss in records.sub_roots.items()},
-            )
-            assert not TABLES[name](lost).equals(TABLES[name](records)), (name, field)
-    assert FILES["actions"][0] in "\n".join(records_of(built_whole_root, "experiment_b/ladder"))
 
 
 def test_it_needs_no_torch(measured):

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from sparse_control.tables import read_published
+from sparse_control.records.published import read_published
 
 PROJECT = Path(__file__).parent.parent.parent
 

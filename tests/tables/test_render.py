@@ -6,29 +6,36 @@ import json
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
 from sparse_control.errors import InputError
+from sparse_control.records.paths import ModelPaths
+from sparse_control.records.read import Records, read_records
 from sparse_control.records.readouts import score_file
-from sparse_control.tables import TABLES, Records, all_tables, read_records
-from sparse_control.tables.layout import LAYOUTS, score_rows, shown
-from sparse_control.tables.layout.columns import fixed, significant
-from sparse_control.tables.render import (
-    csv_text,
-    escape_tex,
-    plain_text,
-    render,
-    reproduce,
-    typeset_html,
-    typeset_tex,
-)
-from tests.support.measured_root import build_root, measurement, write_lines
+from sparse_control.tables import TABLES, all_tables, parts
+from sparse_control.tables.columns import fixed, significant
+from sparse_control.tables.render import csv_text, render, reproduce
+from sparse_control.tables.score import score_rows
+from sparse_control.tables.shown import plain_text, shown
+from sparse_control.tables.typeset import escape_tex, typeset_html, typeset_tex
+from tests.support.measured_root import MODEL, build_root, measurement, write_lines
 
 PROJECT = Path(__file__).parent.parent.parent
 NASTY = r"a_b&c%$#{}~^\<script>"
+
+
+def printed(name, records, frame=None):
+    part = parts(records)[0]
+    return shown(TABLES[name], TABLES[name].frame(records) if frame is None else frame, part)
+
+
+@pytest.fixture(scope="module")
+def records(built_root):
+    return read_records(built_root, PROJECT)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +76,7 @@ def test_score_with_large_readouts(tmp_path):
 
 
 def test_reproduce_with_large_readouts(root):
-    path = root / "measurements/toy-model/ioi.coverage_driver.P.jsonl"
+    path = ModelPaths(root, MODEL).six_axis("ioi", "coverage_driver", "P")
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     for row in rows:
         row["preservation"]["kl"][0] = 1e300
@@ -111,45 +118,36 @@ def test_symbols_are_mathematics_and_the_rest_is_escaped():
     assert typeset_tex(NASTY) == escape_tex(NASTY) and typeset_tex("MORE_F") == r"MORE\_F"
 
 
-def test_print_has_the_main_ranks_and_the_figures_we_have(built_root):
-    records = read_records(built_root, PROJECT)
-    frames = all_tables(records)
-    row = frames["rank_curve"].to_dict("records")[0]
+def test_print_has_the_main_ranks_and_the_figures_we_have(records):
+    row = TABLES["rank_curve"].frame(records).to_dict("records")[0]
     grid = [
         row | {"layer": layer, "k": k, "p": p, "q": q, "r": min(k + p, 576), "r_is_d": k + p >= 576}
         for layer in (6, 15) for p in (32, 64) for q in (0, 1, 2) for k in (32, 64, 128, 256, 512)
     ]  # fmt: skip
-    table = shown("rank_curve", pd.DataFrame(grid, dtype=object), records)
+    table = printed("rank_curve", records, pd.DataFrame(grid, dtype=object))
     assert len(table.rows) == 2 * 11 and sum("576, exact" in cells for cells in table.rows) == 2
-    figures = shown("published", frames["published"], records).rows
-    assert 0 < len(figures) < len(frames["published"]) and all(cells[-1] != "—" for cells in figures)
+    figures = printed("published", records).rows
+    assert 0 < len(figures) < len(TABLES["published"].frame(records)) and all(cells[-1] != "—" for cells in figures)
     assert any("(3/3)" in cells[-1] and cells[1] == "IOI" for cells in figures)
 
 
 def test_an_unsupported_task_stands_once_in_print(tmp_path):
     root = build_root(tmp_path, tables=False)
     rows = [measurement("refusal", "driver_omp", "F", seed, supported=False) for seed in range(3)]
-    write_lines(root / "measurements/toy-model/refusal.driver_omp.F.jsonl", rows)
+    write_lines(ModelPaths(root, MODEL).six_axis("refusal", "driver_omp", "F"), rows)
     records = read_records(root, PROJECT)
-    frame = all_tables(records)["reuse"]
-    assert sum(frame["task"] == "refusal") == 2
-    cells = [cells for cells in shown("reuse", frame, records).rows if cells[0] == "Refusal"]
+    assert sum(TABLES["reuse"].frame(records)["task"] == "refusal") == 2
+    cells = [cells for cells in printed("reuse", records).rows if cells[0] == "Refusal"]
     assert [cells[:4] for cells in cells] == [("Refusal", "—", "—", "not supported by this model")]
 
 
-def test_names_are_words_and_the_csv_keeps_identifiers(built_root):
-    records = read_records(built_root, PROJECT)
-    frames = all_tables(records)
-    assert ("IOI", "Coverage-Driver", "P") in {cells[:3] for cells in shown("reuse", frames["reuse"], records).rows}
-    assert "ioi,coverage_driver,P" in csv_text(frames["reuse"])
+def test_names_are_words_and_the_csv_keeps_identifiers(records):
+    assert ("IOI", "Coverage-Driver", "P") in {cells[:3] for cells in printed("reuse", records).rows}
+    assert "ioi,coverage_driver,P" in csv_text(TABLES["reuse"].frame(records))
 
 
-def test_every_table_has_a_layout():
-    assert set(LAYOUTS) == set(TABLES)
-
-
-def test_csv_is_unrounded_and_reads_back(built_root):
-    for frame in all_tables(read_records(built_root, PROJECT)).values():
+def test_csv_is_unrounded_and_reads_back(records):
+    for frame in all_tables(records).values():
         text = csv_text(frame)
         assert "\r" not in text and text.endswith("\n")
         rows = list(csv.reader(io.StringIO(text)))
@@ -163,42 +161,41 @@ def test_csv_is_unrounded_and_reads_back(built_root):
                 )
 
 
-def test_rendering_is_the_same_twice(built_root):
-    records = read_records(built_root, PROJECT)
+def test_rendering_is_the_same_twice(records):
     assert render(records, PROJECT) == render(records, PROJECT)
 
 
 def test_captions_say_what_they_must(built_whole_root):
-    records = read_records(built_whole_root, PROJECT)
-    for name, frame in all_tables(records).items():
-        caption = shown(name, frame, records).caption
-        assert "Model: " in caption and "none measured" not in caption and "Source document: " in caption, name
-        assert "{" not in caption, name
-        if name.startswith("nulls/"):
-            assert "Null: " in caption, name
-        if LAYOUTS[name.rpartition("/")[2]].group == "protocol":
-            assert "Seeds: 0, 1, 2." in caption
+    for part in parts(read_records(built_whole_root, PROJECT)):
+        for table in part.tables:
+            caption = shown(table, table.frame(part.records), part).caption
+            assert "Model: " in caption and "none measured" not in caption and "Source document: " in caption, table
+            assert "{" not in caption, table
+            assert ("Null: " in caption) == bool(part.folder), table
+            assert ("Seeds: 0, 1, 2." in caption) == (table.group in ("protocol", "published")), table
 
 
-def test_captions_name_the_frozen_thresholds(built_root):
-    records = read_records(built_root, PROJECT)
-    frames = all_tables(records)
-    assert "(≥ 0.99)" in shown("estimator_validation", frames["estimator_validation"], records).caption
-    assert "difference ≤ 0.01" in shown("corpus_convergence", frames["corpus_convergence"], records).caption
-    empty = shown("corpus_convergence", all_tables(Records())["corpus_convergence"], Records())
-    assert "difference ≤ —" in empty.caption
-    unfrozen = shown("estimator_validation", all_tables(Records())["estimator_validation"], Records())
-    assert "Median cosine and median" in unfrozen.caption and "≥" not in unfrozen.caption
+def test_captions_name_the_frozen_thresholds(records):
+    assert "(≥ 0.99)" in printed("estimator_validation", records).caption
+    assert "difference ≤ 0.01" in printed("corpus_convergence", records).caption
+    assert "difference ≤ —" in printed("corpus_convergence", Records()).caption
+    unfrozen = printed("estimator_validation", Records()).caption
+    assert "Median cosine and median" in unfrozen and "≥" not in unfrozen
+    (toy,) = records.models
+    settings = toy.iss.freeze.settings
+    other = settings.model_copy(update={"validation": settings.validation.model_copy(update={"median_cosine": 0.9})})
+    iss = replace(toy.iss, freeze=toy.iss.freeze.model_copy(update={"settings": other}))
+    two = Records(models=(toy, replace(toy, name="other", iss=iss)))
+    assert "(≥ 0.99 or 0.9)" in printed("estimator_validation", two).caption
 
 
-def test_published_column_is_marked(built_root):
-    records = read_records(built_root, PROJECT)
-    table = shown("published", all_tables(records)["published"], records)
-    assert any("Source document" in heading and "another model" in heading for heading in table.headings)
+def test_published_column_is_marked(records):
+    headings = printed("published", records).headings
+    assert any("Source document" in heading and "another model" in heading for heading in headings)
 
 
 def test_nothing_unescaped_reaches_latex_or_html(tmp_path):
-    root = build_root(tmp_path, model=NASTY, subroots=True)
+    root = build_root(tmp_path, model=NASTY, whole=True)
     tables = root / "paper" / "tables"
     assert (tables / "nulls" / "redrawn_weights" / "official_iss.tex").is_file()
     for path in tables.rglob("*.tex"):
@@ -207,17 +204,17 @@ def test_nothing_unescaped_reaches_latex_or_html(tmp_path):
         without = re.sub(r"\\[&%$#_{}\\]|\\[a-zA-Z]+", "", text)
         assert "&c" not in without and "$" not in without and "#" not in without and "~" not in without, path
     pages = list(tables.rglob("index.html"))
-    assert len(pages) == 4
+    assert len(pages) == 3
     for page in pages:
         text = page.read_text()
-        assert "<script>" not in text and ("&lt;script&gt;" in text or "experiment_b" in page.parts), page
+        assert "<script>" not in text and "&lt;script&gt;" in text, page
         assert not re.search(r"(src|href)=.(https?:)?//", text)
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="pdflatex is not installed")
 def test_the_paper_compiles_even_with_a_nasty_name(tmp_path):
-    root = build_root(tmp_path / "root", model=NASTY, subroots=True)
+    root = build_root(tmp_path / "root", model=NASTY, whole=True)
     shutil.copy(PROJECT / "paper" / "main.tex", root / "paper")
     shutil.copytree(PROJECT / "paper" / "sections", root / "paper" / "sections")
     for _ in range(2):
@@ -231,19 +228,32 @@ def test_the_paper_compiles_even_with_a_nasty_name(tmp_path):
     assert "multiply defined" not in log and "undefined references" not in log
 
 
-def test_two_models_get_a_model_column(tmp_path):
-    build_root(tmp_path, model="one")
-    build_root(tmp_path, model="two")
-    records = read_records(tmp_path, PROJECT)
-    table = shown("reachability", all_tables(records)["reachability"], records)
-    assert table.headings[0] == "Model" and "Model: one, two." in table.caption
+def test_two_models_get_a_model_column(records):
+    (toy,) = records.models
+    two = Records(models=(replace(toy, name="two"), toy), published=records.published)
+    for name in TABLES:
+        alone, text = printed(name, records), printed(name, two)
+        if name in ("rank_transfer", "nulls"):  # a row is of both; the root has no nulls
+            continue
+        assert text.headings == ("Model", *alone.headings) and f"Model: two, {MODEL}." in text.caption, name
+        assert tuple(cells[1:] for cells in text.rows if cells[0] == MODEL) == alone.rows, name
+        assert text.rows[0][0] == "two", name
+    assert f"Model: two, {MODEL}." in printed("rank_transfer", two).caption
 
 
-def test_terminal_text_is_aligned_and_free_of_control_characters(built_root):
-    records = read_records(built_root, PROJECT)
-    text = plain_text(shown("reachability", all_tables(records)["reachability"], records))
-    assert "not supported by this model" in text
-    empty = plain_text(shown("summary", all_tables(Records())["summary"], Records()))
+def test_latex_has_the_name_of_a_model_above_its_rows(records):
+    (toy,) = records.models
+    both = Records(models=(replace(toy, name="first_one"), replace(toy, name="second")), published=records.published)
+    alone, text = (render(each, PROJECT)["per_relation.tex"] for each in (records, both))
+    rows = alone[alone.index(r"\endlastfoot") :].splitlines()[1:-1]
+    found = text[text.index(r"\endlastfoot") :].splitlines()[1:-1]
+    first, second = (rf"\multicolumn{{5}}{{@{{}}l@{{}}}}{{\itshape {name}}} \\*" for name in (r"first\_one", "second"))
+    assert found == [first, *rows, r"\addlinespace", second, *rows] and "Model" not in text.partition(r"\toprule")[2]
+
+
+def test_terminal_text_is_aligned_and_free_of_control_characters(records):
+    assert "not supported by this model" in plain_text(printed("reachability", records))
+    empty = plain_text(printed("summary", Records()))
     assert "(no records)" in empty and "none measured" in empty
 
 

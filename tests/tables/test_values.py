@@ -8,11 +8,13 @@ import pytest
 import yaml
 
 from sparse_control.errors import InputError
-from sparse_control.records import manifest
-from sparse_control.tables import all_tables, read_records
+from sparse_control.records.paths import committed_root
+from sparse_control.records.read import Records, read_records
+from sparse_control.tables import all_tables
 from sparse_control.tables.render import values_tex
 from sparse_control.tables.values import Value, misquotes, read_values, value_text
-from sparse_control.verify import verify
+from sparse_control.verify.prose import value_checks
+from tests.support.measured_root import MEDIUM, MODEL
 
 PROJECT = Path(__file__).parent.parent.parent
 FRAMES = {
@@ -21,6 +23,14 @@ FRAMES = {
     )
 }
 CHOICES = {"negative": "less", "zero": "nothing", "positive": "more", "missing": "unknown"}
+
+
+WHERE = {"first": {"key": "a"}, "second": {"key": "a", "model": "n"}}
+
+
+def write_values(project, entries):
+    (project / "paper").mkdir(exist_ok=True)
+    (project / "paper" / "values.yaml").write_text(yaml.safe_dump({"model": "m", "values": entries}))
 
 
 def value(key, column, format="text", **more):
@@ -80,18 +90,31 @@ def test_values_are_escaped_and_missing_ones_are_dashes():
     ],
 )
 def test_a_bad_value_is_named(tmp_path, change, message):
-    (tmp_path / "paper").mkdir()
     entry = {"name": "v", "table": "t", "where": {"key": "a"}, "column": "x"} | change
-    (tmp_path / "paper" / "values.yaml").write_text(yaml.safe_dump([entry]))
+    write_values(tmp_path, [entry])
     with pytest.raises(InputError, match=f"value 1: .*{message}"):
         read_values(tmp_path)
 
 
-def test_a_name_stands_once(tmp_path):
+def test_a_name_is_there_once(tmp_path):
+    write_values(tmp_path, [{"name": "v", "table": "t", "where": {"key": key}, "column": "x"} for key in "ab"])
+    with pytest.raises(InputError, match="name: is there twice, got 'v'"):
+        read_values(tmp_path)
+
+
+def test_the_model_of_the_paper_is_that_of_a_cell_that_names_none(tmp_path):
+    entries = [{"name": name, "table": "t", "where": where, "column": "x"} for name, where in WHERE.items()]
+    write_values(tmp_path, entries)
+    assert [value.where for value in read_values(tmp_path)] == [{"model": "m", "key": "a"}, {"model": "n", "key": "a"}]
+    frame = pd.DataFrame([["m", "a", 1], ["n", "a", 2]], columns=["model", "key", "x"], dtype=object)
+    assert [value_text(value, {"t": frame}) for value in read_values(tmp_path)] == ["1", "2"]
+
+
+@pytest.mark.parametrize("content", ["- {name: v}\n", "values: []\n", "{model: m, values: {}}\n"])
+def test_a_file_of_another_form_is_refused(tmp_path, content):
     (tmp_path / "paper").mkdir()
-    line = "- {name: v, table: t, where: {key: a}, column: x}\n"
-    (tmp_path / "paper" / "values.yaml").write_text(2 * line)
-    with pytest.raises(InputError, match="stands twice, got 'v'"):
+    (tmp_path / "paper" / "values.yaml").write_text(content)
+    with pytest.raises(InputError, match=r"values\.yaml: "):
         read_values(tmp_path)
 
 
@@ -114,7 +137,8 @@ def test_sections(tmp_path, text, wrong):
 
 def test_the_sections_of_the_paper_quote_what_there_is(built_whole_root):
     values = read_values(PROJECT)
-    frames = all_tables(read_records(built_whole_root, PROJECT))
+    models = {model.name: model for model in read_records(built_whole_root, PROJECT).models}
+    frames = all_tables(Records(models=(models[MODEL], models[MEDIUM])))
     names = {entry.name for entry in values}
     quoted = set()
     for path in (PROJECT / "paper" / "sections").glob("*.tex"):
@@ -122,27 +146,22 @@ def test_the_sections_of_the_paper_quote_what_there_is(built_whole_root):
         quoted |= set(re.findall(r"\\val\{([^{}]*)\}", path.read_text()))
     assert quoted == names
     for entry in values:  # the made-up root has no activation probes, and a null that is unresolved at a layer
+        entry = entry.model_copy(update={"where": entry.where | {"model": MODEL}})
         if "activation" not in entry.name and entry.name not in ("null-layer-shuffled", "null-share-shuffled"):
             assert value_text(entry, frames) != "—", entry.name
 
 
-def test_verify_of_a_project_holds_its_sections_to_their_cells(root):
-    (root / "paper" / "templates").mkdir()
-    for path in (PROJECT / "paper" / "templates").iterdir():
-        (root / "paper" / "templates" / path.name).write_bytes(path.read_bytes())
-    (root / "paper" / "published.yaml").write_bytes((PROJECT / "paper" / "published.yaml").read_bytes())
-    (root / "paper" / "main.tex").write_text("")
-    (root / "paper" / "claims.yaml").write_text("[]")
-    (root / "paper" / "values.yaml").write_text(
-        '- {name: good, table: findings, where: {finding: "common k"}, column: value, format: whole}\n'
-        "- {name: bad, table: findings, where: {finding: none}, column: value}\n"
-    )
-    (root / "paper" / "sections").mkdir()
-    (root / "paper" / "sections" / "s.tex").write_text(r"\val{good}, \val{other}, 7")
-    frames = all_tables(read_records(root, root))
-    (root / "paper/tables/values.tex").write_text(values_tex(read_values(root), frames))
-    manifest.write_table_manifest(root)
-    found = {check.name: check for check in verify(root, root) if check.status == "FAIL"}
-    assert set(found) == {"value bad", "section paper/sections/s.tex"} and "0 rows" in found["value bad"].detail
-    ok = {check.name: check.detail for check in verify(root, root) if check.name == "value good"}
-    assert ok == {"value good": "64"}
+def test_the_sections_of_a_project_are_held_to_their_cells(built_root, tmp_path):
+    entry = {"name": "good", "table": "findings", "column": "value", "format": "whole"}
+    cells = [entry | {"where": {"finding": "common k", "model": MODEL}}, entry | {"name": "bad", "where": {}}]
+    write_values(tmp_path, cells)
+    (tmp_path / "paper" / "sections").mkdir()
+    (tmp_path / "paper" / "sections" / "s.tex").write_text(r"\val{good}, \val{other}, 7")
+    frames = all_tables(read_records(built_root, tmp_path))
+    found = {check.name: check for check in value_checks(committed_root(tmp_path), tmp_path, frames, ())}
+    assert found["value good"].detail == "64" and "0 rows" in found["value bad"].detail
+    assert {name for name, check in found.items() if check.status == "FAIL"} == {
+        "value bad",
+        "section paper/sections/s.tex",
+    }
+    assert list(value_checks(built_root, tmp_path, frames, ())) == []

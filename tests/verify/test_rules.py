@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from sparse_control.records.read import read_records
 from sparse_control.stages.ladder import Convergence, Evidence, failures, reporting, starting_size
-from sparse_control.tables import read_records
 from sparse_control.verify.rules import accepted, broken_rules
 
 PROJECT = Path(__file__).parent.parent.parent

@@ -10,10 +10,11 @@ import yaml
 
 from sparse_control.errors import InputError
 from sparse_control.records import manifest
-from sparse_control.tables import all_tables, read_records
-from sparse_control.tables.claims import Claim, check_claim, read_claims
+from sparse_control.records.read import read_records
+from sparse_control.tables import all_tables
 from sparse_control.tables.render import reproduce, values_tex
 from sparse_control.verify import verify
+from sparse_control.verify.claims import Claim, check_claim, read_claims
 from tests.support.measured_root import bless, measurement, write_lines
 
 PROJECT = Path(__file__).parent.parent.parent

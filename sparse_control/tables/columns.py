@@ -126,18 +126,6 @@ def with_count(value: Callable[[Row], str], count: Callable[[Row], str], heading
     return Column(heading, text)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Layout:
-    """One table as shown."""
-
-    title: str
-    caption: str  # one sentence: what the columns are
-    section: str  # of the source document
-    group: str  # setup, iss, protocol or published
-    columns: tuple[Column, ...]
-    printed: Callable[[list[Row]], list[Row]] = list  # the rows that are shown; the .csv has all
-
-
 NAMES = {
     "ioi": "IOI",
     "sentiment": "Sentiment",

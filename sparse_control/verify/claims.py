@@ -10,12 +10,11 @@ import pandas as pd
 from sparse_control.errors import InputError
 from sparse_control.files import read_yaml
 from sparse_control.records.base import Name, Record, validate
-from sparse_control.tables.common import rows_of
+from sparse_control.tables.cells import Scalar, cell
 
 OPERATORS = {
     "==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
 }  # fmt: skip
-Scalar = bool | int | float | str
 
 
 class Cell(Record):
@@ -41,7 +40,7 @@ def read_claims(path: Path) -> list[Claim]:
     """Read the claims.
 
     Raises:
-        InputError: names the file, the claim, the field and the value; also for an id that stands twice.
+        InputError: names the file, the claim, the field and the value; also for an id that is there twice.
     """
     content = read_yaml(path)
     if not isinstance(content, list):
@@ -49,25 +48,8 @@ def read_claims(path: Path) -> list[Claim]:
     claims = [validate(Claim, entry, f"{path}: claim {number}") for number, entry in enumerate(content, start=1)]
     for number, claim in enumerate(claims):
         if claim.id in {other.id for other in claims[:number]}:
-            raise InputError(f"{path}: id: stands twice, got {claim.id!r}")
+            raise InputError(f"{path}: id: is there twice, got {claim.id!r}")
     return claims
-
-
-def cell(frames: Mapping[str, pd.DataFrame], table: str, where: Mapping[str, Scalar], column: str) -> Any:
-    """One cell: the value of `column` in the one row of `table` with these values; None where it is empty.
-
-    Raises:
-        InputError: no such table or column, or not exactly one row.
-    """
-    if table not in frames:
-        raise InputError(f"no table {table!r}; there are: {', '.join(frames)}")
-    frame = frames[table]
-    if missing := sorted({*where, column} - set(frame.columns)):
-        raise InputError(f"table {table} has no column {missing[0]!r}; there are: {', '.join(frame.columns)}")
-    rows = [row for row in rows_of(frame) if all(row[name] == value for name, value in where.items())]
-    if len(rows) != 1:
-        raise InputError(f"table {table} has {len(rows)} rows with {dict(where)}, expected one")
-    return rows[0][column]
 
 
 def _value(frames: Mapping[str, pd.DataFrame], table: str, where: Mapping[str, Scalar], column: str) -> Any:

@@ -1,0 +1,119 @@
+"""A table rounded and captioned: nothing but strings, ready for a template or the terminal."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import groupby
+
+import pandas as pd
+
+from sparse_control.records.base import printable
+from sparse_control.records.jacobian_iss.freeze import Thresholds
+from sparse_control.records.read import Records
+from sparse_control.tables.columns import EMPTY, MODEL
+from sparse_control.tables.parts import Part
+from sparse_control.tables.registry import TABLES
+from sparse_control.tables.setup import preset
+from sparse_control.tables.table import Table, rows_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shown:
+    """A table ready for a template.
+
+    Attributes:
+        name: of its files.
+        label: by which LaTeX refers to it, of letters alone.
+        by_model: whether there are several models; then the first cell of a row is the name of its model.
+    """
+
+    name: str
+    label: str
+    title: str
+    caption: str
+    by_model: bool
+    headings: tuple[str, ...]
+    aligns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+def shown(table: Table, frame: pd.DataFrame, part: Part) -> Shown:
+    """Round and caption one table of a part; a column of models comes first where it has several."""
+    models = list(dict.fromkeys(model for model in frame["model"] if model is not None))
+    by_model = len(models) > 1
+    columns = ((MODEL,) if by_model else ()) + table.columns
+    groups = groupby(rows_of(frame), key=lambda row: row["model"])
+    rows = [row for _, group in groups for row in table.printed(list(group))]
+    return Shown(
+        name=table.name,
+        label="".join(filter(str.isalpha, part.path(table.name))),
+        title=part.titled(table.title),
+        caption=_caption(table, part, models),
+        by_model=by_model,
+        headings=tuple(column.heading for column in columns),
+        aligns=tuple(column.align for column in columns),
+        rows=tuple(tuple(column.text(row) for column in columns) for row in rows),
+    )
+
+
+def _caption(table: Table, part: Part, models: list[str]) -> str:
+    """What the columns are, models, seeds, what a null takes away, and the section of the source document."""
+    records = part.records
+    named = dict.fromkeys(", ".join(models).split(", "))  # a row may be of two
+    facts = [_with_thresholds(table.caption, records), f"Model: {', '.join(filter(None, named)) or 'none measured'}."]
+    if table.group in ("protocol", "published"):
+        facts.append(f"Seeds: {_list(record.seed for model in records.models for record in model.six_axis)}.")
+    if table.sketch_seeds is not None:
+        facts.append(f"Sketch seeds: {_list(seed for model in records.models for seed in table.sketch_seeds(model))}.")
+    return " ".join([*facts, *part.notes, f"Source document: {table.section}."])
+
+
+def _with_thresholds(caption: str, records: Records) -> str:
+    """The caption with the frozen thresholds it names; without those in parentheses before a freeze."""
+    freezes = [model.iss.freeze for model in records.models if model.iss.freeze]
+    texts = {}
+    for name in Thresholds.model_fields:
+        values = dict.fromkeys(f"{getattr(freeze.settings.validation, name):g}" for freeze in freezes)
+        texts[name] = " or ".join(values) or EMPTY
+    return re.sub(rf" \([≥≤] {EMPTY}\)", "", caption.format(**texts))
+
+
+def _list(numbers: Iterable[int]) -> str:
+    return ", ".join(map(str, sorted(set(numbers)))) or "none"
+
+
+def headline(part: Part) -> str:
+    """What the records of a part are of: models, presets and the null."""
+    models = part.records.models
+    presets = dict.fromkeys(name for model in models if (name := preset(model)))
+    words = [", ".join(model.name for model in models) or "no model measured"]
+    words += [f"preset {', '.join(presets)}"] if presets else []
+    return part.titled(", ".join(words))
+
+
+def plain_text(table: Shown) -> str:
+    """A table for the terminal: caption, aligned columns."""
+    headings = tuple(heading.replace("\n", " ") for heading in table.headings)
+    grid = [headings, *(tuple(map(printable, row)) for row in table.rows)]
+    widths = [max(len(row[index]) for row in grid) for index in range(len(headings))]
+    lines = [
+        "  ".join(
+            cell.rjust(width) if align == "r" else cell.ljust(width)
+            for cell, width, align in zip(row, widths, table.aligns, strict=True)
+        ).rstrip()
+        for row in grid
+    ]
+    lines.insert(1, "-" * len("  ".join("-" * width for width in widths)))
+    if not table.rows:
+        lines.append("(no records)")
+    return "\n".join([f"{table.name}: {table.title}. {printable(table.caption)}", "", *lines]) + "\n"
+
+
+def text_of(names: Iterable[str], records: Records) -> list[str]:
+    """Tables by name, as the terminal shows them.
+
+    Raises:
+        InputError: as `Table.frame`.
+    """
+    part = Part(records=records)
+    return [plain_text(shown(TABLES[name], TABLES[name].frame(records), part)) for name in names]
