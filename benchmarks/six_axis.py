@@ -21,9 +21,11 @@ from sparse_control.metrics.preservation import kl_divergence
 from sparse_control.models import LanguageModel, load_model
 from sparse_control.models.sites import add_at_sites, all_sites
 from sparse_control.protocol.effects import first_order_effects
+from sparse_control.protocol.feedback import FeedbackPlan
 from sparse_control.protocol.intervention import Intervention
-from sparse_control.protocol.measurement import DOSES, FeedbackPlan, OffTargetPanel, measure
+from sparse_control.protocol.measurement import DOSES, measure
 from sparse_control.protocol.panels import OFF_TARGET, build_pairs
+from sparse_control.protocol.preservation import OffTargetPanel
 from sparse_control.protocol.selectors import driver_omp
 from sparse_control.protocol.splits import Split, margins
 from sparse_control.threads import pin_threads

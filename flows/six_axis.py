@@ -1,7 +1,6 @@
 """Six-axis protocol: one study per (task, selector, condition), one record per seed."""
 
 from dataclasses import replace
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ from flows.cluster import started_runner
 from flows.common import Progress, Run, Step, checked_run, files_of, resolved
 from flows.reports import tables_artifact
 from sparse_control.models.fetch import weights_identity
-from sparse_control.protocol.asked import asked_for
+from sparse_control.protocol.grid import restricted, studies
 from sparse_control.records.lock import root_lock
 from tasks.six_axis import STUDY, record, study
 from tasks.tables import manifest
@@ -41,10 +40,9 @@ def six_axis(
     `root` gets `MODEL/six_axis/`.
     """
     run = checked_run(preset, model, root, dask)
-    asked = asked_for(
-        run.settings, tasks=tasks or (), selectors=selectors or (), conditions=conditions or (), seeds=seeds or ()
-    )
-    run = replace(run, settings=asked)
+    which = {"tasks": tasks, "selectors": selectors, "conditions": conditions, "seeds": seeds}
+    given = {name: values for name, values in which.items() if values}
+    run = replace(run, settings=restricted(run.settings, **given))
     files = {
         "mmlu": None if mmlu is None else resolved("mmlu", mmlu),
         "xstest": None if xstest is None else resolved("xstest", xstest),
@@ -79,4 +77,4 @@ def _studies(run: Run, files: dict[str, Path | None]) -> list[Step]:
 
         return Step(study, label, own, units)
 
-    return [step(*names) for names in product(protocol.tasks, protocol.selectors, protocol.conditions)]
+    return [step(*names) for names in studies(protocol)]

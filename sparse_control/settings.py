@@ -136,18 +136,14 @@ class FeedbackSettings(Section):
         return self
 
 
-Task = Literal["ioi", "sentiment", "refusal", "mcqa_humanities", "mcqa_stem", "mcqa_cue"]
-Selector = Literal[
-    "driver_omp", "coverage_driver", "driver_omp_remeasured", "top_k", "random_support", "all_sites", "random_direction"
-]
-
-
 class ProtocolSettings(Section):
-    tasks: Annotated[list[Task], Field(min_length=1)]
-    selectors: Annotated[list[Selector], Field(min_length=1)]
-    conditions: Annotated[list[Literal["P", "F"]], Field(min_length=1)]
+    """Names of tasks, selectors and conditions are checked by `protocol.grid`, which knows them."""
+
+    tasks: Annotated[list[str], Field(min_length=1)]
+    selectors: Annotated[list[str], Field(min_length=1)]
+    conditions: Annotated[list[str], Field(min_length=1)]
     seeds: Annotated[list[Whole], Field(min_length=1)]
-    task_seeds: dict[Task, Annotated[list[Whole], Field(min_length=1)]]
+    task_seeds: dict[str, Annotated[list[Whole], Field(min_length=1)]]
     components: Annotated[list[Literal["head", "mlp", "resid"]], Field(min_length=1)]
     positions: Annotated[list[Annotated[int, Field(strict=True)]], Field(min_length=1)]
     support_size: Count

@@ -17,8 +17,10 @@ from sparse_control.iss.benchmark import Query
 from sparse_control.jacobian import corpus_operator, exact_jacobian, randomized_qb
 from sparse_control.jacobian.operator import CorpusOperator, nested_actions
 from sparse_control.models.sites import Site
+from sparse_control.protocol.feedback import FeedbackPlan
 from sparse_control.protocol.intervention import Intervention
-from sparse_control.protocol.measurement import FeedbackPlan, OffTargetPanel, measure
+from sparse_control.protocol.measurement import measure
+from sparse_control.protocol.preservation import OffTargetPanel
 from sparse_control.protocol.prompts import read_prompts
 from sparse_control.protocol.splits import Split
 from sparse_control.stages.states import query_states

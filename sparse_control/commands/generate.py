@@ -182,7 +182,7 @@ def _recorded(
 ) -> "Intervention":
     from sparse_control.models.sites import parse_site
     from sparse_control.protocol import Intervention
-    from sparse_control.protocol.fitted import fitted_directions
+    from sparse_control.protocol.fitting import fitted_directions
     from sparse_control.protocol.panels import PanelSources, panel_source
 
     sources = PanelSources(mmlu, xstest)

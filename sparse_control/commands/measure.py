@@ -171,12 +171,12 @@ def run_six_axis(
     python -m sparse_control run six-axis --dry-run
     python -m sparse_control run six-axis --task ioi --selector driver_omp --condition F --seed 0
     """
-    from sparse_control.protocol.asked import asked_for
+    from sparse_control.protocol.grid import restricted
     from sparse_control.settings import load_settings
 
     check_model(preset, model)
     which = {"tasks": tasks, "selectors": selectors, "conditions": conditions, "seeds": seeds}
-    settings = asked_for(load_settings(project_folder() / "params.yaml", preset, model), **which)
+    settings = restricted(load_settings(project_folder() / "params.yaml", preset, model), **which)
     if dry_run:
         from sparse_control.commands.dry_run import plan_lines
 

@@ -84,9 +84,10 @@ def show_protocol(context: click.Context, root: Path | None, preset: str, model:
 
     Axes with their thresholds, tasks, selectors, direction rules and sites stand first, as the preset has them.
     """
+    from sparse_control.protocol.grid import restricted
     from sparse_control.settings import load_settings
 
-    settings = load_settings(project_folder() / "params.yaml", preset, model)
+    settings = restricted(load_settings(project_folder() / "params.yaml", preset, model))
     tables = "" if plan else "\n" + _tables(_in_group("protocol"), root or context.parent.params["root"])
     click.echo("\n".join(_protocol_lines(settings)))
     click.echo(tables, nl=False)

@@ -28,7 +28,7 @@ class Suffixes:
     """The last S tokens of P prompts and what the tokens before them left behind, padded on the right.
 
     Attributes:
-        keys, values: per layer (P, key/value heads, tokens, head_dim), of the tokens before; sliding windows keep fewer.
+        keys, values: per layer (P, key/value heads, tokens, head_dim), of the tokens before; windows keep fewer.
         bias: per layer (P, S, tokens + S), added to the scores: -inf where a token is not seen, else 0.
         tokens: (P, S) ids.
         positions: (P, S).
@@ -136,7 +136,7 @@ def _suffix_attention(
     position_bias: Tensor | None = None,
     **_ignored: object,
 ) -> tuple[Tensor, None]:
-    """Attention of S new tokens per row; the R rows of a prompt share the keys and values before them without copies."""
+    """Attention of S new tokens per row; the R rows of a prompt share the keys and values before them uncopied."""
     if s_aux is not None or position_bias is not None:
         raise UnsupportedModel(f"{type(module).__name__}: attention sinks and position biases are not supported")
     suffixes = _active.get()

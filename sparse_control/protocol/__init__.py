@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import Any
 
 _HOMES = {
-    "FeedbackPlan": "sparse_control.protocol.measurement",
+    "FeedbackPlan": "sparse_control.protocol.feedback",
     "Site": "sparse_control.models.sites",
     "Intervention": "sparse_control.protocol.intervention",
     "Pair": "sparse_control.protocol.panels.pair",

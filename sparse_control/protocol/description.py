@@ -7,24 +7,13 @@ from sparse_control.metrics.preservation import DELTA
 from sparse_control.metrics.reachability import EPSILON
 from sparse_control.metrics.reversal import MINIMUM_RATIO
 from sparse_control.models.shape import ModelShape
+from sparse_control.protocol.directions import CONDITIONS
+from sparse_control.protocol.selectors.table import SELECTORS
 from sparse_control.settings import ProtocolSettings
 
 Rows = list[tuple[str, ...]]
 
-SELECTORS = {
-    "driver_omp": "orthogonal matching pursuit on the effect columns, least-squares strengths",
-    "coverage_driver": "greedy cover of the pairs' gaps, one common strength",
-    "driver_omp_remeasured": "driver_omp with effects measured again after each choice",
-    "top_k": "control: the sites of largest mean effect, one common strength",
-    "random_support": "control: sites drawn at random, one common strength",
-    "all_sites": "control: every candidate site, one common strength",
-    "random_direction": "control: driver_omp's sites and strengths, random directions of equal norm",
-}
-CONDITIONS = {
-    "P": "each evaluation pair's own contrast, target activation less source activation",
-    "F": "the mean contrast of the fitting split, the same for every pair",
-}
-PLACES = {
+WHERE = {
     "head": "slice of the attention output projection's input",
     "mlp": "output of the MLP",
     "resid": "output of the block, the residual stream",
@@ -75,9 +64,9 @@ def choices(settings: ProtocolSettings) -> Rows:
     """Selectors and direction rules, and what each is."""
     return [
         ("selector", f"how {settings.support_size} sites and their strengths are chosen on the fitting split"),
-        *((name, SELECTORS[name]) for name in settings.selectors),
+        *((name, SELECTORS[name].description) for name in settings.selectors),
         ("direction", "what is added at a site"),
-        *((name, CONDITIONS[name]) for name in settings.conditions),
+        *((name, CONDITIONS[name].description) for name in settings.conditions),
     ]
 
 
@@ -85,9 +74,9 @@ def pairs(settings: ProtocolSettings) -> str:
     """The splits and the gate, in a sentence."""
     counts = settings.pairs
     return (
-        f"Pairs per seed: {counts.fit} to fit, {counts.evaluate} to evaluate, {counts.reuse} for reuse; one whose gap "
-        f"is below {settings.minimum_gap:g} logits is dropped, and a task with fewer than {settings.minimum_pairs} left "
-        "in a split is not supported by the model. Effect columns are "
+        f"Pairs per seed: {counts.fit} to fit, {counts.evaluate} to evaluate, {counts.reuse} for reuse; one whose "
+        f"gap is below {settings.minimum_gap:g} logits is dropped, and a task with fewer than "
+        f"{settings.minimum_pairs} left in a split is not supported by the model. Effect columns are "
         + ("measured by patches." if settings.effects == "measured" else "first order, checked by patches.")
     )
 
@@ -95,7 +84,7 @@ def pairs(settings: ProtocolSettings) -> str:
 def sites(
     shape: ModelShape, components: Sequence[str] = ("head", "mlp", "resid"), positions: Sequence[int] = (-1,)
 ) -> Rows:
-    """Component, its sites by name, how many there are, their width and where they stand."""
+    """Component, its sites by name, how many there are, their width and what they are."""
     last = shape.layers - 1
     rows = [("component", "sites", "count", "width", "where")]
     for position in positions:
@@ -106,6 +95,6 @@ def sites(
                 f"L00.{part[0]}@{position} .. L{last:02d}.{part[1]}@{position}",
                 str(shape.sites_of(component)),
                 str(shape.site_width(component)),
-                PLACES[component],
+                WHERE[component],
             ))  # fmt: skip
     return rows

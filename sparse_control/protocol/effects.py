@@ -74,6 +74,9 @@ def first_order_effects(split: Split, sites: Sequence[Site]) -> np.ndarray:
     return torch.stack(products, dim=1).cpu().numpy()
 
 
+EFFECTS = {"first_order": first_order_effects, "measured": measured_effects}
+
+
 def effect_columns(
     split: Split,
     sites: Sequence[Site],
@@ -90,10 +93,8 @@ def effect_columns(
         n_check: sites of the comparison; at most S are used.
         generator: draws them.
     """
-    compute, other = {
-        "first_order": (first_order_effects, measured_effects),
-        "measured": (measured_effects, first_order_effects),
-    }[kind]
+    compute = EFFECTS[kind]
+    (other,) = (function for function in EFFECTS.values() if function is not compute)
     columns = compute(split, sites)
     checked = np.sort(generator.choice(len(sites), size=min(n_check, len(sites)), replace=False))
     ours, theirs = columns[:, checked].ravel(), other(split, [sites[i] for i in checked]).ravel()

@@ -3,12 +3,49 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from numbers import Integral
-from typing import Any
 
-from sparse_control.arguments import real_number
+from sparse_control.arguments import real_number, whole_number
 
 DIVERGED = 10.0  # an error that many times the first one ends the loop
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeedbackPlan:
+    """What is asked of the loop.
+
+    Attributes:
+        targets: requested mean margins, in logits.
+        gain: fixed, dose per logit.
+        tolerance: |error| that is a hit, in logits.
+        readouts: most readouts per target, the zero-dose one included.
+        dose_limits: (low, high), holding 0.
+
+    Raises:
+        ValueError: names the argument that is no number, not finite or out of range.
+    """
+
+    targets: tuple[float, ...]
+    gain: float
+    tolerance: float
+    readouts: int = 11
+    dose_limits: tuple[float, float] = (-4.0, 4.0)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.targets, str) or not hasattr(self.targets, "__len__"):
+            raise ValueError(f"targets must be a sequence of numbers, got {self.targets!r}")
+        for name in ("gain", "tolerance"):
+            real_number(name, getattr(self, name))
+        for index, target in enumerate(self.targets):
+            real_number(f"targets[{index}]", target)
+        if self.tolerance < 0:
+            raise ValueError(f"tolerance must not be negative, got {self.tolerance!r}")
+        whole_number("readouts", self.readouts, 1)
+        try:
+            low, high = map(float, self.dose_limits)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise ValueError("dose_limits must be two numbers of float64, (low, high)") from error
+        if not low <= 0 <= high:
+            raise ValueError(f"dose_limits must hold 0, got {tuple(self.dose_limits)!r}")
 
 
 @dataclass(frozen=True)
@@ -28,39 +65,7 @@ class Trajectory:
     clipped: bool
 
 
-def check_plan(targets: Any, gain: Any, tolerance: Any, readouts: Any, dose_limits: Any) -> None:
-    """Refuse what no loop can run on; the arguments are those of `track_all`.
-
-    Raises:
-        ValueError: names the argument that is no number, not finite or out of range.
-    """
-    if isinstance(targets, str) or not hasattr(targets, "__len__"):
-        raise ValueError(f"targets must be a sequence of numbers, got {targets!r}")
-    for name, value in {"gain": gain, "tolerance": tolerance}.items():
-        real_number(name, value)
-    for index, target in enumerate(targets):
-        real_number(f"targets[{index}]", target)
-    if tolerance < 0:
-        raise ValueError(f"tolerance must not be negative, got {tolerance!r}")
-    if not isinstance(readouts, Integral) or isinstance(readouts, bool) or readouts < 1:
-        raise ValueError(f"readouts must be at least 1, got {readouts!r}")
-    try:
-        low, high = map(float, dose_limits)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise ValueError("dose_limits must be two numbers of float64, (low, high)") from error
-    if not low <= 0 <= high:
-        raise ValueError(f"dose_limits must hold 0, got {tuple(dose_limits)!r}")
-
-
-def track_all(
-    margins_at: Callable[[Sequence[float]], Sequence[float]],
-    targets: Sequence[float],
-    *,
-    gain: float,
-    tolerance: float,
-    readouts: int,
-    dose_limits: tuple[float, float],
-) -> tuple[Trajectory, ...]:
+def track_all(margins_at: Callable[[Sequence[float]], Sequence[float]], plan: FeedbackPlan) -> tuple[Trajectory, ...]:
     """Drive several targets at once: `dose <- dose + gain * (target - margin)` from dose 0.
 
     Targets do not influence each other; their doses of one round are only read together. A dose is read once
@@ -68,18 +73,9 @@ def track_all(
 
     Args:
         margins_at: doses (distinct) -> measured margins, in logits.
-        targets: requested margins.
-        gain: fixed, dose per logit.
-        tolerance: |target - margin| that is a hit.
-        readouts: most readouts per target, the zero-dose one included.
-        dose_limits: (low, high), holding 0.
-
-    Raises:
-        ValueError: names the argument that is not finite or out of range.
+        plan: targets, gain, tolerance and limits.
     """
-    check_plan(targets, gain, tolerance, readouts, dose_limits)
-
-    low, high = dose_limits
+    targets, (low, high) = plan.targets, plan.dose_limits
     known: dict[float, float] = {}
     steps: list[list[tuple[float, float]]] = [[] for _ in targets]
     clipped = [False] * len(targets)
@@ -94,36 +90,17 @@ def track_all(
             steps[index].append((dose, margin))
             error = targets[index] - margin
             first = targets[index] - steps[index][0][1]
-            if abs(error) <= tolerance:
+            if abs(error) <= plan.tolerance:
                 reasons[index] = "hit"
-            elif not math.isfinite(error) or abs(error) > DIVERGED * max(abs(first), tolerance):
+            elif not math.isfinite(error) or abs(error) > DIVERGED * max(abs(first), plan.tolerance):
                 reasons[index] = "diverged"
-            elif gain == 0:
+            elif plan.gain == 0:
                 reasons[index] = "zero_gain"
-            elif len(steps[index]) == readouts:
+            elif len(steps[index]) == plan.readouts:
                 reasons[index] = "readouts"
             else:
-                wanted = dose + gain * error
+                wanted = dose + plan.gain * error
                 following[index] = min(max(wanted, low), high)
                 clipped[index] |= following[index] != wanted
         doses = following
     return tuple(Trajectory(float(target), tuple(steps[i]), reasons[i], clipped[i]) for i, target in enumerate(targets))
-
-
-def track(
-    margin_at: Callable[[float], float],
-    target: float,
-    gain: float,
-    tolerance: float,
-    readouts: int,
-    dose_limits: tuple[float, float],
-) -> Trajectory:
-    """`track_all` for one target and a margin function of one dose."""
-    return track_all(
-        lambda doses: [margin_at(dose) for dose in doses],
-        [target],
-        gain=gain,
-        tolerance=tolerance,
-        readouts=readouts,
-        dose_limits=dose_limits,
-    )[0]

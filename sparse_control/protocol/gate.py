@@ -1,8 +1,41 @@
-"""The baseline gate: a pair the unpatched model does not tell apart is dropped and counted."""
+"""The baseline gate: pairs are read unpatched, and one that the model does not tell apart is dropped and counted."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+
+from sparse_control.errors import InputError, UnsupportedModel
+from sparse_control.models import LanguageModel
+from sparse_control.models.sites import Site, all_sites
+from sparse_control.protocol.panels import SPLITS, Pair, PanelSources, draw_pairs
+from sparse_control.protocol.splits import Split
+from sparse_control.settings import ProtocolSettings
+
+
+@dataclass(frozen=True, eq=False)
+class GatedPairs:
+    """The pairs of one (task, seed).
+
+    Attributes:
+        counts: of the baseline gate, as in the record; None where the pairs cannot be built for the model.
+        reason: why the task is not supported by the model; None where it is.
+        sites: the candidate sites, S of them; those at which no pair of the fitting split has a contrast are left out.
+        without_contrast: how many were left out.
+        splits: fit, evaluate and reuse after the gate; None where the task is not supported.
+    """
+
+    counts: dict[str, Any] | None
+    reason: str | None
+    sites: tuple[Site, ...] = ()
+    without_contrast: int = 0
+    splits: dict[str, Split] | None = None
+
+
+def candidate_sites(lm: LanguageModel, protocol: ProtocolSettings) -> tuple[Site, ...]:
+    """The sites a selector may choose from: the components of every layer at every position of the settings."""
+    return tuple(site for position in protocol.positions for site in all_sites(lm, protocol.components, position))
 
 
 def kept_pairs(source: Sequence[float], target: Sequence[float], minimum_gap: float) -> list[int]:
@@ -15,3 +48,54 @@ def kept_pairs(source: Sequence[float], target: Sequence[float], minimum_gap: fl
     """
     gap = np.asarray(target, dtype=np.float64) - np.asarray(source, dtype=np.float64)
     return [int(index) for index in np.flatnonzero(gap >= minimum_gap)]
+
+
+def gated_pairs(
+    lm: LanguageModel, protocol: ProtocolSettings, task: str, seed: int, sources: PanelSources = PanelSources()
+) -> GatedPairs:
+    """Draw the pairs of one seed, read them unpatched at all candidate sites, and gate them.
+
+    Raises:
+        InputError: the panel has too few pairs that the tokenizer keeps minimal edits, or a position of the settings is
+            outside a prompt, names a site twice, or comes before all differences.
+    """
+    sites = candidate_sites(lm, protocol)
+    counts: dict[str, Any] = {"minimum_gap": protocol.minimum_gap}
+    splits = {}
+    for name in SPLITS:
+        try:
+            drawn = draw_pairs(task, lm, name, getattr(protocol.pairs, name), seed, sources)
+        except UnsupportedModel as error:
+            return GatedPairs(None, str(error))
+        split = _read(lm, drawn.pairs, sites)
+        kept = kept_pairs(split.y_source, split.y_target, protocol.minimum_gap)
+        counts[name] = {"built": len(drawn.pairs), "kept": len(kept), "passed_over": drawn.dropped}
+        splits[name] = split.take(kept)
+    if reason := _too_few(counts, protocol):
+        return GatedPairs(counts, reason)
+    alive = tuple(site for site in sites if splits["fit"].contrasts[site].any())
+    if not alive:
+        raise InputError(
+            f"protocol.positions: {protocol.positions}: the prompts of every {task} pair agree up to there; "
+            "use positions from a difference on, such as -1"
+        )
+    return GatedPairs(counts, None, alive, len(sites) - len(alive), splits)
+
+
+def _too_few(counts: dict[str, Any], protocol: ProtocolSettings) -> str | None:
+    needed = max(1, protocol.minimum_pairs)
+    for name in SPLITS:
+        built, kept = counts[name]["built"], counts[name]["kept"]
+        if kept < needed:
+            gap = f"{protocol.minimum_gap:g}"
+            return f"{kept} of {built} {name} pairs have a gap of at least {gap} logits; {needed} are needed"
+    return None
+
+
+def _read(lm: LanguageModel, pairs: Sequence[Pair], sites: Sequence[Site]) -> Split:
+    try:
+        return Split.read(lm, pairs, sites)
+    except InputError:
+        raise
+    except ValueError as error:
+        raise InputError(f"protocol.positions: {error}") from error

@@ -158,9 +158,9 @@ class _Batch:
 
 
 class CachedPrompts(Prompts):
-    """P prompts of which every patch runs the tokens from the earliest of `sites` on and no more; without sites the last.
+    """P prompts of which every patch runs the tokens from the earliest of `sites` on, without sites the last one.
 
-    Patches at other sites are taken where they stand no earlier.
+    Patches at other sites are taken where they are no earlier.
 
     Raises:
         ValueError: as `Prompts`.

@@ -13,11 +13,12 @@ from math import ceil
 from sparse_control.errors import UnsupportedModel
 from sparse_control.models import LanguageModel
 from sparse_control.protocol.effects import first_order_effects, measured_effects
+from sparse_control.protocol.gate import candidate_sites
 from sparse_control.protocol.panels import SPLITS
 from sparse_control.protocol.panels.offtarget import OffTargetPrompt
 from sparse_control.protocol.panels.pair import Pair
 from sparse_control.protocol.prompts import MAXIMUM_ROWS
-from sparse_control.protocol.shared import candidate_sites
+from sparse_control.protocol.selectors.table import SELECTORS
 from sparse_control.protocol.splits import Split
 from sparse_control.settings import ProtocolSettings
 
@@ -113,7 +114,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Item:
-    """One line of the plan.
+    """One line of the dry run.
 
     Attributes:
         task, selector, condition: whose work it is; "shared" for what the records of a task have in common.
@@ -143,10 +144,10 @@ def choosing_work(protocol: ProtocolSettings, selector: str, splits: Mapping[str
     """What both direction rules of one (task, selector, seed) share: selection, joint patch and refitted strengths."""
     fit, reuse = splits["fit"], splits["reuse"]
     k = min(protocol.support_size, n_sites)
-    size = n_sites if selector == "all_sites" else k
+    size = n_sites if SELECTORS[selector].all_sites else k
     refitting = reuse.patching(size) if protocol.effects == "measured" else reuse.differentiating()
     work = fit.patching(1) + refitting
-    if selector == "driver_omp_remeasured":
+    if SELECTORS[selector].remeasures:
         work += _remeasuring(fit, k, n_sites) + _remeasuring(reuse, k, k)
     return work
 
@@ -170,7 +171,7 @@ def record_work(
     for _ in range(protocol.feedback.readouts - 1):  # the zero-dose readout is known
         work += evaluate.patching(protocol.feedback.targets[task])
     work += off_target.patching(1) + reuse.patching(1) + reuse.patching(1)
-    if selector in ("random_support", "random_direction"):
+    if SELECTORS[selector].draws:
         further = protocol.random_supports - 1
         work += evaluate.patching(further) + evaluate.patching(further)
     return work
@@ -204,7 +205,7 @@ def planned(
         items.append(item("shared", "", [reading_work(protocol, splits, n_sites) for splits in batches]))
         chosen: set[str] = set()
         for selector in protocol.selectors:
-            basis = "driver_omp" if selector == "random_direction" else selector
+            basis = SELECTORS[selector].choice_of or selector
             for condition in protocol.conditions:
                 works = [record_work(protocol, task, selector, splits, others) for splits in batches]
                 if basis not in chosen:

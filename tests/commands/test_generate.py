@@ -159,7 +159,7 @@ def test_a_chat_template_is_needed_for_chat(run, tiny, own):
 
 @pytest.fixture(scope="module")
 def records(tmp_path_factory):
-    return build_root(tmp_path_factory.mktemp("generate"), tables=False) / "measurements" / "toy-model"
+    return build_root(tmp_path_factory.mktemp("generate"), tables=False) / "toy-model" / "six_axis"
 
 
 def test_records_are_refused_by_seed_and_support(run, tiny, records, tmp_path, monkeypatch):

@@ -14,10 +14,12 @@ from sparse_control.models.sites import Site, all_sites, capture_sites, parse_si
 from sparse_control.models.stream import unwrap
 from sparse_control.protocol import Intervention, measure, patched
 from sparse_control.protocol.effects import measured_effects
+from sparse_control.protocol.feedback import FeedbackPlan
 from sparse_control.protocol.intervention import check_places
-from sparse_control.protocol.measurement import FeedbackPlan, OffTargetPanel, draw_readouts
 from sparse_control.protocol.panels.pair import Pair
+from sparse_control.protocol.preservation import OffTargetPanel
 from sparse_control.protocol.prompts import read_prompts
+from sparse_control.protocol.readouts import draw_readouts
 from sparse_control.protocol.splits import Split, margins
 from tests.support.pairs import hook_count, make_pair, make_pairs, plain_logits, plain_margin
 from tests.support.tiny import CONFIGS, N_LAYERS, prompt, tiny_model

@@ -260,7 +260,7 @@ def steering(lm, position=-1):
 
 @pytest.mark.parametrize("position", [-1, 2])
 def test_generation_patches_the_prompt_alone(position):
-    """With a cache, the patched prompt goes on exactly as its patched keys and values say; later tokens are left alone."""
+    """With a cache, the patched prompt goes on as its patched keys and values say; later tokens are left alone."""
     lm = tiny_model()
     ids = prompt(8)[None]
     with patched(lm, steering(lm, position)), torch.no_grad():

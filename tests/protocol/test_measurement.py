@@ -14,8 +14,9 @@ from sparse_control.metrics.preservation import kl_divergence
 from sparse_control.models.sites import Site, all_sites, site_width
 from sparse_control.protocol import Intervention, measure, patched
 from sparse_control.protocol.effects import effect_columns, first_order_effects, measured_effects
-from sparse_control.protocol.feedback import track
-from sparse_control.protocol.measurement import DOSES, FeedbackPlan, OffTargetPanel
+from sparse_control.protocol.feedback import FeedbackPlan, track_all
+from sparse_control.protocol.measurement import DOSES
+from sparse_control.protocol.preservation import OffTargetPanel
 from sparse_control.protocol.prompts import CachedPrompts, Prompts
 from sparse_control.protocol.splits import Split
 from tests.support.pairs import hook_count, make_pairs, plain_logits, plain_margin
@@ -67,10 +68,10 @@ def test_every_axis_equals_the_slow_way(lm, sites, rule):
         reference_margins(lm, chosen, PAIRS, -1.0, "target"), abs=1e-4
     )
     for endpoint, target in zip(record["feedback"]["endpoints"], PLAN.targets):
-        slow = track(
-            lambda dose: float(np.mean(reference_margins(lm, chosen, PAIRS, dose))),
-            target, PLAN.gain, PLAN.tolerance, PLAN.readouts, PLAN.dose_limits,
-        )  # fmt: skip
+        (slow,) = track_all(
+            lambda doses: [float(np.mean(reference_margins(lm, chosen, PAIRS, dose))) for dose in doses],
+            replace(PLAN, targets=(target,)),
+        )
         assert endpoint["readouts"] == len(slow.steps) and endpoint["stop_reason"] == slow.stop_reason
         assert endpoint["trajectory"] == [pytest.approx(step, abs=1e-3) for step in slow.steps]
         assert endpoint["trajectory"][-1] == [endpoint["terminal_dose"], endpoint["terminal_margin"]]

@@ -265,6 +265,7 @@ def test_absent_files(tmp_path):
         ("a b", "a c", ("a", (" b", " c"))),
         ("x x", "x x x", ("x x", ("", " x"))),
         ("x a x", "x x", ("x", (" a", ""), " x")),
+        (" a", "x a", (("", "x"), " a")),
     ],
 )
 def test_minimal_edit(source, target, pieces):

@@ -8,13 +8,13 @@ from sklearn.linear_model import OrthogonalMatchingPursuit
 
 from sparse_control.protocol.selectors import (
     chosen_sites,
-    common_strength,
     coverage_driver,
     driver_omp,
     driver_omp_remeasured,
     random_supports,
     top_k,
 )
+from sparse_control.protocol.selectors.strengths import common_strength
 
 
 def problem(seed: int, n: int = 20, s: int = 30, k: int = 4):
@@ -323,9 +323,15 @@ def test_all_sites_share_one_bounded_strength():
         (lambda: chosen_sites([[1.0]], [0.0], [0]), "target is all zero"),
         (lambda: chosen_sites([[1.0]], [1.0], [0], max_strength=-1), "max_strength must be positive, got -1"),
         (lambda: top_k([[1.0]], [1.0], 2), "k must be an integer in 1..1, got 2"),
-        (lambda: random_supports([[1.0]], [1.0], 1, 0, np.random.default_rng(0)), "draws must be an integer at least 1, got 0"),
+        (
+            lambda: random_supports([[1.0]], [1.0], 1, 0, np.random.default_rng(0)),
+            "draws must be an integer at least 1, got 0",
+        ),
         (lambda: driver_omp_remeasured(additive(np.eye(2)), np.eye(2), [0.0, 0.0], 1), "target is all zero"),
-        (lambda: driver_omp_remeasured(additive(np.eye(2)), np.eye(2), [1.0, 0.0], 3), "k must be an integer in 1..2, got 3"),
+        (
+            lambda: driver_omp_remeasured(additive(np.eye(2)), np.eye(2), [1.0, 0.0], 3),
+            "k must be an integer in 1..2, got 3",
+        ),
         (lambda: driver_omp_remeasured(additive(np.eye(2)), np.eye(2), [1.0, 0.0], 1, 2.0), "min_effect must be in 0"),
     ],
 )
@@ -387,7 +393,10 @@ def test_strengths_beyond_float64_are_refused(name):
         (lambda: driver_omp([[1e-300]], [1e300], 1, max_strength=1e-300), "max_strength 1e-300 is out of proportion"),
         (lambda: chosen_sites([[1.0, 2.0]], [1.0], [0.7]), "support must hold indices"),
         (lambda: chosen_sites([[1.0, 2.0]], [1.0], None), "support must hold indices"),
-        (lambda: random_supports([[1.0]], [1.0], 1, "a", np.random.default_rng(0)), "draws must be an integer at least 1"),
+        (
+            lambda: random_supports([[1.0]], [1.0], 1, "a", np.random.default_rng(0)),
+            "draws must be an integer at least 1",
+        ),
     ],
 )
 def test_numbers_out_of_range(call, message):

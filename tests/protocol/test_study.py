@@ -10,11 +10,12 @@ import torch
 from sparse_control.errors import InputError, UnsupportedModel
 from sparse_control.files import read_json_lines, write_json_lines
 from sparse_control.models.sites import all_sites
-from sparse_control.protocol import shared, study
+from sparse_control.protocol import fitting, gate, study
 from sparse_control.protocol.gate import kept_pairs
-from sparse_control.protocol.measurement import OffTargetPanel
 from sparse_control.protocol.panels import Draw, PanelSources
+from sparse_control.protocol.preservation import OffTargetPanel
 from sparse_control.protocol.prompts import read_prompts
+from sparse_control.protocol.selectors.table import SELECTORS
 from sparse_control.protocol.splits import Split
 from sparse_control.records.six_axis import read_all_measurements, read_measurements
 from sparse_control.settings import load_settings
@@ -44,18 +45,18 @@ def tiny(monkeypatch):
     def pairs(task, _lm, split, n, seed, _sources):
         return Draw(make_pairs(n, first=100 * ("fit", "evaluate", "reuse").index(split) % 37 + seed), "own", 1)
 
-    def off_target(work):
-        sites = shared.candidate_sites(lm, work.protocol)
+    def off_target(shared):
+        sites = gate.candidate_sites(lm, shared.protocol)
         return OffTargetPanel(("a", "b"), read_prompts(lm, [prompt(8).tolist()] * 2, sites))
 
     monkeypatch.setattr(study, "_model", lambda name, dtype: lm)
-    monkeypatch.setattr(shared, "draw_pairs", pairs)
-    monkeypatch.setattr(shared.SharedWork, "off_target", property(off_target))
-    inner = study.measured_sections
-    monkeypatch.setattr(study, "measured_sections", lambda *args: measured.append(args[1:]) or inner(*args))
-    study._work.cache_clear()
+    monkeypatch.setattr(gate, "draw_pairs", pairs)
+    monkeypatch.setattr(fitting.Fitting, "off_target", property(off_target))
+    inner = study.record_sections
+    monkeypatch.setattr(study, "record_sections", lambda *args: measured.append(args[1]) or inner(*args))
+    study._fitting.cache_clear()
     yield measured
-    study._work.cache_clear()
+    study._fitting.cache_clear()
 
 
 def run(root, **changes):
@@ -68,7 +69,7 @@ def path(root, selector="driver_omp", condition="P", model="tiny-llama"):
 
 
 @pytest.mark.parametrize(
-    ("selector", "effects"), [*product(shared.SELECTORS, ["first_order"]), ("driver_omp_remeasured", "measured")]
+    ("selector", "effects"), [*product(SELECTORS, ["first_order"]), ("driver_omp_remeasured", "measured")]
 )
 @pytest.mark.parametrize("condition", ["P", "F"])
 def test_records_follow_the_schema(tiny, tmp_path, selector, condition, effects):
@@ -88,7 +89,7 @@ def test_a_rerun_is_byte_identical_and_keeps_what_is_there(tiny, tmp_path):
     assert len(tiny) == 2
     run(tmp_path)
     assert path(tmp_path).read_bytes() == first and len(tiny) == 2
-    study._work.cache_clear()
+    study._fitting.cache_clear()
     run(tmp_path / "again")
     assert path(tmp_path / "again").read_bytes() == first
 
@@ -136,22 +137,22 @@ def test_a_broken_file_is_measured_again(tiny, tmp_path):
 
 
 def test_an_interrupted_run_keeps_its_finished_seeds(tiny, tmp_path, monkeypatch):
-    inner = study.measured_sections
+    inner = study.record_sections
 
     def fail_on_second(*args):
         if len(tiny) == 1:
             raise KeyboardInterrupt
         return inner(*args)
 
-    monkeypatch.setattr(study, "measured_sections", fail_on_second)
+    monkeypatch.setattr(study, "record_sections", fail_on_second)
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path)
     assert not path(tmp_path).exists() and read_all_measurements(tmp_path) == []
-    monkeypatch.setattr(study, "measured_sections", inner)
+    monkeypatch.setattr(study, "record_sections", inner)
     run(tmp_path)
     assert [row["seed"] for row in read_json_lines(path(tmp_path))] == [0, 1] and len(tiny) == 2
     assert not (path(tmp_path).parent / ".parts").exists()
-    study._work.cache_clear()
+    study._fitting.cache_clear()
     run(tmp_path / "at_once")
     assert path(tmp_path).read_bytes() == path(tmp_path / "at_once").read_bytes()
 
@@ -175,7 +176,7 @@ def test_killed_around_any_write_it_goes_on_with_what_was_written(tiny, tmp_path
     run(tmp_path)
     assert len(tiny) == (3 if name == "write_json" and not after else 2), "at most the record in hand is lost"
     assert not (path(tmp_path).parent / ".parts").exists()
-    study._work.cache_clear()
+    study._fitting.cache_clear()
     run(tmp_path / "at_once")
     assert path(tmp_path).read_bytes() == path(tmp_path / "at_once").read_bytes()
 
@@ -188,7 +189,7 @@ def test_one_record_at_a_time_in_any_order_gives_the_same_file(tiny, tmp_path):
     assert len(tiny) == 2 and read_all_measurements(tmp_path) == []
     run(tmp_path)
     assert len(tiny) == 2
-    study._work.cache_clear()
+    study._fitting.cache_clear()
     run(tmp_path / "at_once")
     assert path(tmp_path).read_bytes() == path(tmp_path / "at_once").read_bytes()
     again = study.run_seed(root=tmp_path, **arguments)
@@ -211,8 +212,8 @@ def test_a_broken_or_foreign_part_is_measured_again(tiny, tmp_path):
 
 def test_selectors_and_conditions_of_a_seed_share_its_work(tiny, tmp_path, monkeypatch):
     calls = []
-    inner = shared.seed_context
-    monkeypatch.setattr(shared, "seed_context", lambda *args: calls.append(args[2:4]) or inner(*args))
+    inner = fitting.gated_pairs
+    monkeypatch.setattr(fitting, "gated_pairs", lambda *args: calls.append(args[2:4]) or inner(*args))
     for selector in ("driver_omp", "random_direction", "coverage_driver"):
         for condition in ("P", "F"):
             run(tmp_path, selector=selector, condition=condition)
@@ -221,9 +222,9 @@ def test_selectors_and_conditions_of_a_seed_share_its_work(tiny, tmp_path, monke
 
 def test_contexts_beyond_the_memory_allowed_are_read_again(tiny, tmp_path, monkeypatch):
     calls = []
-    inner = shared.seed_context
-    monkeypatch.setattr(shared, "seed_context", lambda *args: calls.append(args[2:4]) or inner(*args))
-    monkeypatch.setattr(shared, "MAXIMUM_BYTES", 0)
+    inner = fitting.gated_pairs
+    monkeypatch.setattr(fitting, "gated_pairs", lambda *args: calls.append(args[2:4]) or inner(*args))
+    monkeypatch.setattr(fitting, "MAXIMUM_BYTES", 0)
     for condition in ("P", "F"):
         run(tmp_path, condition=condition)
     assert calls == [("ioi", 0), ("ioi", 1)] * 2
@@ -307,9 +308,9 @@ def test_remeasured_omp_measures_what_it_predicts_from(tiny, tmp_path):
     run(tmp_path, selector="driver_omp_remeasured", settings=settings(effects="measured", seeds=[0]))
     (record,) = read_measurements(tmp_path, path(tmp_path, "driver_omp_remeasured"))
     protocol = settings(effects="measured", seeds=[0]).protocol
-    work = study._work(study._model("", ""), protocol.model_dump_json(), PanelSources())
-    fit = work.context("ioi", 0).splits["fit"]
-    left = fit.gap - work.chosen("ioi", 0, "driver_omp_remeasured").joint
+    shared = study._fitting(study._model("", ""), protocol.model_dump_json(), PanelSources())
+    fit = shared.pairs("ioi", 0).splits["fit"]
+    left = fit.gap - shared.choice("ioi", 0, "driver_omp_remeasured").joint
     assert record.selection.path[-1] == pytest.approx(1 - left @ left / (fit.gap @ fit.gap), abs=1e-5)
 
 
@@ -327,7 +328,7 @@ def test_a_model_that_cannot_take_the_prompts_is_a_result(tiny, tmp_path, monkey
     def refuse(*_):
         raise UnsupportedModel("the model's tokenizer has no chat template")
 
-    monkeypatch.setattr(shared, "draw_pairs", refuse)
+    monkeypatch.setattr(gate, "draw_pairs", refuse)
     run(tmp_path)
     for record in read_measurements(tmp_path, path(tmp_path)):
         assert not record.supported and record.gate is None
@@ -357,8 +358,8 @@ def test_nothing_is_patched_before_the_gate(tiny, tmp_path, monkeypatch):
     def refuse(*_):
         raise AssertionError("patched")
 
-    monkeypatch.setattr(shared, "effect_columns", refuse)
-    monkeypatch.setattr(study, "measure", refuse)
+    monkeypatch.setattr(fitting, "effect_columns", refuse)
+    monkeypatch.setattr("sparse_control.protocol.record.measure", refuse)
     run(tmp_path, settings=settings(minimum_gap=1e6))
 
 

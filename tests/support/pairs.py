@@ -34,7 +34,7 @@ def plain_logits(lm: LanguageModel, ids: tuple[int, ...]) -> torch.Tensor:
 
 def plain_margin(lm: LanguageModel, pair: Pair, side: str = "source") -> float:
     logits = plain_logits(lm, getattr(pair, f"{side}_ids")).double()
-    return float(logits[pair.target_answer_id] - logits[pair.source_answer_id])
+    return float(logits[pair.target_answer_ids[0]] - logits[pair.source_answer_ids[0]])
 
 
 def hook_count(lm: LanguageModel) -> int:

@@ -87,32 +87,12 @@ class Pair:
         if both:
             raise InputError(f"pair {self.id}: both answers are token {both[0]}")
 
-    @property
-    def source_answer_id(self) -> int:
-        """The one token the source prompt calls for.
-
-        Raises:
-            ValueError: the answer is a set of several tokens.
-        """
-        return _only(self, "source", self.source_answer_ids)
-
-    @property
-    def target_answer_id(self) -> int:
-        """The one token the target prompt calls for; as `source_answer_id`."""
-        return _only(self, "target", self.target_answer_ids)
-
 
 def _check_lengths(pair: str, source: Sequence[int], target: Sequence[int]) -> None:
     if len(source) != len(target):
         raise InputError(
             f"pair {pair}: source has {len(source)} tokens and target {len(target)}; use words of equal token length"
         )
-
-
-def _only(pair: Pair, side: str, ids: tuple[int, ...]) -> int:
-    if len(ids) != 1:
-        raise ValueError(f"pair {pair.id}: the {side} answer is any of {len(ids)} tokens; read {side}_answer_ids")
-    return ids[0]
 
 
 def fill(template: str, **words: Piece) -> tuple[Piece, ...]:

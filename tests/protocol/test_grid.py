@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from sparse_control.errors import InputError
-from sparse_control.protocol.asked import asked_for
+from sparse_control.protocol.grid import restricted
 from sparse_control.settings import load_settings
 
 SETTINGS = load_settings(Path(__file__).parents[2] / "params.yaml", "paper")
@@ -13,7 +13,7 @@ WHICH = {"tasks", "selectors", "conditions", "seeds", "task_seeds"}
 
 
 def test_only_what_is_asked_for_changes():
-    asked = asked_for(SETTINGS, tasks=["refusal", "ioi"], selectors=["top_k"], conditions=["F"], seeds=[9, 0])
+    asked = restricted(SETTINGS, tasks=["refusal", "ioi"], selectors=["top_k"], conditions=["F"], seeds=[9, 0])
     protocol = asked.protocol
     assert (protocol.tasks, protocol.selectors, protocol.conditions) == (["refusal", "ioi"], ["top_k"], ["F"])
     assert protocol.seeds_of("ioi") == protocol.seeds_of("refusal") == [9, 0]
@@ -22,8 +22,23 @@ def test_only_what_is_asked_for_changes():
 
 
 def test_nothing_asked_for_is_the_preset():
-    assert asked_for(SETTINGS) is SETTINGS
-    assert asked_for(SETTINGS, tasks=["ioi"]).protocol.seeds_of("ioi") == SETTINGS.protocol.seeds_of("ioi")
+    assert restricted(SETTINGS) is SETTINGS
+    assert restricted(SETTINGS, tasks=["ioi"]).protocol.seeds_of("ioi") == SETTINGS.protocol.seeds_of("ioi")
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"tasks": ["arithmetic"]}, "feedback.targets has no entry for task 'arithmetic'"),
+        ({"selectors": ["best"]}, "params.yaml: protocol: selector must be one of driver_omp, .* got 'best'"),
+        ({"conditions": ["p"]}, "params.yaml: protocol: condition must be one of P, F, got 'p'"),
+        ({"task_seeds": {"ios": [1]}}, "params.yaml: protocol.task_seeds: task must be one of ioi, .* got 'ios'"),
+    ],
+)
+def test_unknown_names_in_the_settings_are_refused_before_anything_is_measured(change, message):
+    settings = SETTINGS.model_copy(update={"protocol": SETTINGS.protocol.model_copy(update=change)})
+    with pytest.raises(InputError, match=message):
+        restricted(settings)
 
 
 @pytest.mark.parametrize(
@@ -40,4 +55,4 @@ def test_nothing_asked_for_is_the_preset():
 )
 def test_refused(which, message):
     with pytest.raises(InputError, match=message):
-        asked_for(SETTINGS, **which)
+        restricted(SETTINGS, **which)

@@ -1,4 +1,4 @@
-"""The plan against what a tiny model was really given to do."""
+"""The counted work against what a tiny model was really given to do."""
 
 from contextlib import contextmanager
 from functools import cached_property
@@ -8,13 +8,15 @@ from pathlib import Path
 import pytest
 
 from sparse_control.errors import UnsupportedModel
-from sparse_control.protocol import shared, study
-from sparse_control.protocol import work as plan
-from sparse_control.protocol.measurement import OffTargetPanel
+from sparse_control.protocol import gate
+from sparse_control.protocol.fitting import Fitting
 from sparse_control.protocol.panels import Draw
 from sparse_control.protocol.panels.offtarget import OffTargetPrompt
+from sparse_control.protocol.preservation import OffTargetPanel
 from sparse_control.protocol.prompts import read_prompts
-from sparse_control.protocol.work import Batch, Work
+from sparse_control.protocol.record import record_sections
+from sparse_control.protocol.work import Batch, Work, build_all_pairs, measured_rates, planned
+from sparse_control.records.six_axis import RecordKey
 from sparse_control.settings import load_settings
 from tests.support.pairs import make_pairs
 from tests.support.tiny import prompt, tiny_model
@@ -46,14 +48,14 @@ def lm(monkeypatch):
     lm = tiny_model()
 
     @cached_property
-    def off_target(work):
+    def off_target(fitting):
         ids = [other.text.tolist() for other in OTHERS]
-        return OffTargetPanel(("a", "b", "c"), read_prompts(lm, ids, shared.candidate_sites(lm, work.protocol)))
+        return OffTargetPanel(("a", "b", "c"), read_prompts(lm, ids, gate.candidate_sites(lm, fitting.protocol)))
 
-    off_target.__set_name__(shared.SharedWork, "off_target")
+    off_target.__set_name__(Fitting, "off_target")
 
-    monkeypatch.setattr(shared, "draw_pairs", lambda *args: Draw(pairs(*args[:5]), "own", 0))
-    monkeypatch.setattr(shared.SharedWork, "off_target", off_target)
+    monkeypatch.setattr(gate, "draw_pairs", lambda *args: Draw(pairs(*args[:5]), "own", 0))
+    monkeypatch.setattr(Fitting, "off_target", off_target)
     monkeypatch.setattr(type(lm), "encode", lambda self, text: text)
     return lm
 
@@ -74,17 +76,18 @@ def counting(lm):
 
 def done(lm, settings, selectors, conditions):
     """The sections of each record, and the counted calls and tokens."""
-    work = shared.SharedWork(lm, settings)
+    fitting = Fitting(lm, settings)
     with counting(lm) as counted:
         sections = [
-            study.measured_sections(work, "ioi", *which, settings.seeds[0]) for which in product(selectors, conditions)
+            record_sections(fitting, RecordKey(lm.name, "ioi", *which, settings.seeds[0]))
+            for which in product(selectors, conditions)
         ]
     return sections, tuple(counted)
 
 
-def planned(lm, settings):
-    built = plan.build_all_pairs(lm, settings, pairs)
-    return sum((item.work for item in plan.planned(lm, settings, built, OTHERS)), Work())
+def most(lm, settings):
+    built = build_all_pairs(lm, settings, pairs)
+    return sum((item.work for item in planned(lm, settings, built, OTHERS)), Work())
 
 
 SELECTORS = ("driver_omp", "coverage_driver", "top_k", "random_support", "random_direction", "all_sites")
@@ -92,11 +95,11 @@ SELECTORS = ("driver_omp", "coverage_driver", "top_k", "random_support", "random
 
 @pytest.mark.parametrize("effects", ["first_order", "measured"])
 @pytest.mark.parametrize("selector", SELECTORS)
-def test_the_plan_is_what_is_done(lm, selector, effects):
+def test_the_work_counted_is_what_is_done(lm, selector, effects):
     settings = protocol(selectors=[selector], conditions=["P", "F"], effects=effects)
     sections, counted = done(lm, settings, [selector], ["P", "F"])
     assert all(len(record["support"]) == (N_SITES if selector == "all_sites" else 3) for record in sections)
-    expected = planned(lm, settings)
+    expected = most(lm, settings)
     assert counted == (expected.forwards, expected.tokens)
 
 
@@ -104,7 +107,7 @@ def test_the_plan_is_what_is_done(lm, selector, effects):
 def test_candidates_before_the_last_token(lm, positions):
     settings = protocol(selectors=["driver_omp"], conditions=["P"], positions=positions)
     _, counted = done(lm, settings, ["driver_omp"], ["P"])
-    expected = planned(lm, settings)
+    expected = most(lm, settings)
     assert counted == (expected.forwards, expected.tokens)
 
 
@@ -112,7 +115,7 @@ def test_shared_work_counts_once(lm):
     chosen = ["driver_omp", "random_direction", "coverage_driver"]
     settings = protocol(selectors=chosen, conditions=["P", "F"])
     _, counted = done(lm, settings, chosen, ["P", "F"])
-    expected = planned(lm, settings)
+    expected = most(lm, settings)
     assert counted == (expected.forwards, expected.tokens)
 
 
@@ -123,15 +126,15 @@ def test_what_may_stop_early_is_bounded(lm, effects):
     settings = protocol(selectors=["driver_omp_remeasured"], conditions=["P"], effects=effects, feedback=feedback)
     sections, counted = done(lm, settings, ["driver_omp_remeasured"], ["P"])
     assert len(sections[0]["support"]) > 1
-    most = planned(lm, settings)
-    least = planned(lm, protocol(selectors=["driver_omp"], conditions=["P"], effects=effects))
-    assert least.forwards < counted[0] <= most.forwards and least.tokens < counted[1] <= most.tokens
+    upper = most(lm, settings)
+    lower = most(lm, protocol(selectors=["driver_omp"], conditions=["P"], effects=effects))
+    assert lower.forwards < counted[0] <= upper.forwards and lower.tokens < counted[1] <= upper.tokens
 
 
 def test_several_seeds_and_tasks(lm):
     which = {"tasks": ["ioi", "sentiment"], "seeds": [0, 1], "task_seeds": {"ioi": [0, 1, 2]}}
     settings = protocol(**which, conditions=["P"], selectors=["driver_omp", "coverage_driver"])
-    items = plan.planned(lm, settings, plan.build_all_pairs(lm, settings, pairs), OTHERS)
+    items = planned(lm, settings, build_all_pairs(lm, settings, pairs), OTHERS)
     assert [(item.task, item.selector, item.condition, item.seeds) for item in items] == [
         ("all", "shared", "", ()),
         ("ioi", "shared", "", (0, 1, 2)), ("ioi", "driver_omp", "P", (0, 1, 2)),
@@ -149,8 +152,8 @@ def test_a_task_the_model_does_not_support_costs_nothing(lm):
         return pairs(task, *rest)
 
     settings = protocol(tasks=["refusal", "ioi"], conditions=["P"])
-    built = plan.build_all_pairs(lm, settings, without_template)
-    refusal = [item for item in plan.planned(lm, settings, built, OTHERS) if item.task == "refusal"]
+    built = build_all_pairs(lm, settings, without_template)
+    refusal = [item for item in planned(lm, settings, built, OTHERS) if item.task == "refusal"]
     assert {item.seeds for item in refusal} == {()} and all(item.work == Work() for item in refusal)
 
 
@@ -163,7 +166,7 @@ def test_positions_set_what_a_patched_readout_passes():
 
 
 def test_rates_are_seconds_per_token(lm):
-    rates = plan.measured_rates(lm, protocol(), pairs("ioi", lm, "fit", 4, 0))
+    rates = measured_rates(lm, protocol(), pairs("ioi", lm, "fit", 4, 0))
     assert rates.read > 0 and rates.patched > 0 and rates.differentiated > 0
     work = Work(read=10, patched=20, differentiated=30)
     assert rates.seconds(work) == pytest.approx(10 * rates.read + 20 * rates.patched + 30 * rates.differentiated)

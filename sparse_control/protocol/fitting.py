@@ -1,0 +1,198 @@
+"""What the fitting split decides, once for all records of a (task, seed): effects, selections, directions."""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from sparse_control.errors import InputError
+from sparse_control.models import LanguageModel
+from sparse_control.models.sites import Site
+from sparse_control.protocol.directions import mean_contrast
+from sparse_control.protocol.effects import EFFECTS, Effects, effect_columns, joint_readouts, measured_effects
+from sparse_control.protocol.gate import GatedPairs, candidate_sites, gated_pairs, kept_pairs
+from sparse_control.protocol.panels import PanelSources, build_pairs, off_target_panel
+from sparse_control.protocol.preservation import OffTargetPanel
+from sparse_control.protocol.selectors import Selection
+from sparse_control.protocol.selectors.omp import Measure
+from sparse_control.protocol.selectors.table import SELECTORS, Fit
+from sparse_control.protocol.splits import Split
+from sparse_control.seeds import stream
+from sparse_control.settings import ProtocolSettings
+
+MAXIMUM_BYTES = 3 * 2**30  # of the prompts of several seeds kept together; the latest is kept whatever its size
+
+
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """A selector's choice on the fitting split, the same for every direction rule.
+
+    Attributes:
+        selections: the selection; of random supports, one per draw, of which the first is measured in full.
+        support: the sites of the first.
+        joint: (N,) change of the fitting split's readouts under the first, with each pair's own contrasts.
+        refitted: its strengths fitted on the reuse split.
+    """
+
+    selections: tuple[Selection, ...]
+    support: tuple[Site, ...]
+    joint: np.ndarray
+    refitted: tuple[float, ...]
+
+
+class Fitting:
+    """Gated pairs of the last seeds, and the effects and choices of all seeds asked for, computed once each.
+
+    Args:
+        lm: the model.
+        protocol: the settings.
+        sources: where the prompts come from.
+    """
+
+    def __init__(self, lm: LanguageModel, protocol: ProtocolSettings, sources: PanelSources = PanelSources()) -> None:
+        self.lm = lm
+        self.protocol = protocol
+        self.sources = sources
+        self._pairs: OrderedDict[tuple[str, int], GatedPairs] = OrderedDict()
+        self._effects: dict[tuple[str, int], Effects] = {}
+        self._choices: dict[tuple[str, int, str], Choice] = {}
+
+    @cached_property
+    def off_target(self) -> OffTargetPanel:
+        """The prompts of axis 5, read once."""
+        try:
+            prompts = off_target_panel(sources=self.sources)
+            return OffTargetPanel.read(self.lm, prompts, candidate_sites(self.lm, self.protocol))
+        except InputError:
+            raise
+        except ValueError as error:
+            raise InputError(f"protocol.positions: off-target panel: {error}") from error
+
+    def pairs(self, task: str, seed: int) -> GatedPairs:
+        """`gated_pairs`, kept until those after it take more than `MAXIMUM_BYTES` together."""
+        key = (task, seed)
+        if key not in self._pairs:
+            self._pairs[key] = gated_pairs(self.lm, self.protocol, task, seed, self.sources)
+            sizes = {key: _tensor_bytes(pairs.splits) for key, pairs in self._pairs.items()}
+            for old in list(self._pairs)[:-1]:
+                if sum(sizes.values()) <= MAXIMUM_BYTES:
+                    break
+                del self._pairs[old], sizes[old]
+        self._pairs.move_to_end(key)
+        return self._pairs[key]
+
+    def effects(self, task: str, seed: int) -> Effects:
+        """Effect columns of the fitting split."""
+        key = (task, seed)
+        if key not in self._effects:
+            pairs = self.pairs(task, seed)
+            draws = stream(seed, task, "fit", "effects_check")
+            self._effects[key] = effect_columns(
+                pairs.splits["fit"], pairs.sites, self.protocol.effects, self.protocol.effects_check, draws
+            )
+        return self._effects[key]
+
+    def choice(self, task: str, seed: int, selector: str) -> Choice:
+        """A selector's choice; that of `random_direction` is Driver-OMP's."""
+        selector = SELECTORS[selector].choice_of or selector
+        key = (task, seed, selector)
+        if key not in self._choices:
+            pairs, row = self.pairs(task, seed), SELECTORS[selector]
+            fit, reuse = pairs.splits["fit"], pairs.splits["reuse"]
+            generator = stream(seed, task, "fit", selector)
+            columns = self.effects(task, seed).columns
+            selections = row.select(self._fit(fit, pairs.sites, columns, generator))
+            support = tuple(pairs.sites[index] for index in selections[0].support)
+            joint = joint_readouts(fit, support, selections[0].strengths) if support else fit.y_source
+            refitted: tuple[float, ...] = ()
+            if support:
+                again = EFFECTS[self.protocol.effects](reuse, support)
+                refitted = tuple(row.refit(self._fit(reuse, support, again, generator)).tolist())
+            self._choices[key] = Choice(selections, support, joint - fit.y_source, refitted)
+        return self._choices[key]
+
+    def _fit(self, split: Split, sites: Sequence[Site], columns: np.ndarray, generator: np.random.Generator) -> Fit:
+        return Fit(
+            columns=columns,
+            gap=split.gap,
+            support_size=min(self.protocol.support_size, len(sites)),
+            minimum_effect=self.protocol.minimum_effect,
+            maximum_strength=self.protocol.maximum_strength,
+            draws=self.protocol.random_supports,
+            generator=generator,
+            measure=_measure(split, sites),
+        )
+
+
+def _measure(split: Split, sites: Sequence[Site]) -> Measure:
+    """`measure` of `driver_omp_remeasured` on a split."""
+
+    def measure(
+        support: tuple[int, ...], strengths: tuple[float, ...], wanted: Sequence[int]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        chosen = [sites[index] for index in support]
+        joint = joint_readouts(split, chosen, strengths) - split.y_source
+        return joint, measured_effects(split, [sites[index] for index in wanted], chosen, strengths)
+
+    return measure
+
+
+@dataclass(frozen=True, eq=False)
+class FittedDirections:
+    """Mean contrasts of one fitting split.
+
+    Attributes:
+        directions: (site width,) float64 per site.
+        kept: pairs of the split that pass the gate.
+    """
+
+    directions: tuple[Tensor, ...]
+    kept: int
+
+
+def fitted_directions(
+    lm: LanguageModel,
+    support: Sequence[Site],
+    *,
+    task: str,
+    seed: int,
+    n_pairs: int,
+    minimum_gap: float,
+    sources: PanelSources = PanelSources(),
+) -> FittedDirections:
+    """Rule F at the sites of a support, from the fitting split drawn and gated anew; nothing is selected.
+
+    Args:
+        lm: the model.
+        support: the sites.
+        task: a task of the panels.
+        seed: whose fitting split is drawn.
+        n_pairs: pairs drawn before the gate.
+        minimum_gap: g_min of the gate, in logits.
+        sources: files that replace the project's own texts.
+
+    Raises:
+        InputError: unknown task, more pairs than the panel has, or a pair the tokenizer breaks.
+        ValueError: no pair passes the gate, or a site outside the model or a prompt.
+    """
+    split = Split.read(lm, build_pairs(task, lm, "fit", n_pairs, seed, sources), support)
+    kept = kept_pairs(split.y_source, split.y_target, minimum_gap)
+    if not kept:
+        raise ValueError(f"task {task}: no pair of the fitting split has a gap of {minimum_gap:g} logits on {lm.name}")
+    return FittedDirections(mean_contrast(split.take(kept).contrasts, support), len(kept))
+
+
+def _tensor_bytes(value: Any) -> int:
+    if isinstance(value, Tensor):
+        return value.nbytes
+    if isinstance(value, dict):
+        return sum(map(_tensor_bytes, value.values()))
+    if isinstance(value, (list, tuple)):
+        return sum(map(_tensor_bytes, value))
+    if isinstance(value, LanguageModel) or not hasattr(value, "__dict__"):
+        return 0
+    return sum(map(_tensor_bytes, vars(value).values()))

@@ -1,0 +1,72 @@
+"""The grid of records, tasks by selectors by direction rules by seeds: a preset's own, or another."""
+
+from collections.abc import Sequence
+from itertools import product
+
+from pydantic import ValidationError
+
+from sparse_control.errors import InputError
+from sparse_control.protocol.directions import CONDITIONS
+from sparse_control.protocol.panels import TASKS
+from sparse_control.protocol.selectors.table import SELECTORS
+from sparse_control.settings import ProtocolSettings, Settings
+
+WHICH = ("tasks", "selectors", "conditions", "seeds", "task_seeds")  # settings that say which records are asked for
+KNOWN = {"tasks": tuple(TASKS), "selectors": tuple(SELECTORS), "conditions": tuple(CONDITIONS)}
+
+
+def check_names(*, where: str = "", **names: Sequence[str]) -> None:
+    """Refuse names of tasks, selectors or conditions that there are not.
+
+    Args:
+        where: what the error begins with.
+        names: under `tasks`, `selectors` or `conditions`.
+
+    Raises:
+        InputError: the first unknown name, and the known ones.
+    """
+    for kind, values in names.items():
+        for value in values:
+            if value not in KNOWN[kind]:
+                raise InputError(f"{where}{kind[:-1]} must be one of {', '.join(KNOWN[kind])}, got {value!r}")
+
+
+def restricted(
+    settings: Settings,
+    *,
+    tasks: Sequence[str] = (),
+    selectors: Sequence[str] = (),
+    conditions: Sequence[str] = (),
+    seeds: Sequence[int] = (),
+) -> Settings:
+    """The settings with these tasks, selectors, direction rules and seeds in place of their own; none: their own.
+
+    A record depends on none of the four, so records measured one by one are those of the whole run.
+
+    Raises:
+        InputError: an unknown name, in the call or in the settings; a seed that is not a whole number from 0 on; or one
+            of them given twice.
+    """
+    check_names(tasks=tasks, selectors=selectors, conditions=conditions)
+    given = {"tasks": tasks, "selectors": selectors, "conditions": conditions, "seeds": seeds}
+    changes = {name: list(values) for name, values in given.items() if values}
+    for name, values in changes.items():
+        for value in values:
+            if name == "seeds" and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
+                raise InputError(f"seed must be a whole number from 0 on, got {value!r}")
+            if values.count(value) > 1:
+                raise InputError(f"{name[:-1]} {value!r} is given twice; once is enough")
+    if seeds:
+        changes["task_seeds"] = {}
+    try:
+        protocol = ProtocolSettings.model_validate(settings.protocol.model_dump() | changes)
+    except ValidationError as error:  # such as a task without a feedback tolerance
+        raise InputError(f"params.yaml: protocol: {error.errors()[0]['msg']}") from error
+    check_names(where="params.yaml: protocol: ", **{kind: getattr(protocol, kind) for kind in KNOWN})
+    check_names(where="params.yaml: protocol.task_seeds: ", tasks=protocol.task_seeds)
+    return settings.model_copy(update={"protocol": protocol}) if changes else settings
+
+
+def studies(protocol: ProtocolSettings) -> list[tuple[str, str, str]]:
+    """Every (task, selector, condition) of the settings, in the order in which they are measured."""
+    return list(product(protocol.tasks, protocol.selectors, protocol.conditions))

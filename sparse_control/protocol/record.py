@@ -1,0 +1,146 @@
+"""One six-axis record: the gate, the choice on the fitting split, then the six axes (source document, 01-06)."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sparse_control.protocol.directions import CONDITIONS, random_of_equal_norm
+from sparse_control.protocol.feedback import FeedbackPlan
+from sparse_control.protocol.fitting import Choice, Fitting
+from sparse_control.protocol.gate import GatedPairs
+from sparse_control.protocol.intervention import Intervention
+from sparse_control.protocol.measurement import measure
+from sparse_control.protocol.readouts import draw_readouts
+from sparse_control.protocol.selectors.table import SELECTORS
+from sparse_control.protocol.splits import Split
+from sparse_control.records.six_axis import RecordKey
+from sparse_control.seeds import stream
+from sparse_control.settings import ProtocolSettings
+
+SECTIONS = (
+    "candidates", "support", "strengths", "selection", "effects", "norms",
+    "evaluate", "reversal", "feedback", "preservation", "reuse", "draws",
+)  # fmt: skip
+
+
+def record_sections(fitting: Fitting, key: RecordKey) -> dict[str, Any]:
+    """What a record says beside its key and provenance; where the task is not supported, its sections are None.
+
+    Strengths and gain come from the pairs' own contrasts under every rule (source document: the direction rule is
+    independent of coefficient fitting and of dose updates). Under `random_direction` the support and the strengths are
+    Driver-OMP's, and each direction is a random one of equal norm: a new one per pair under P, one under F.
+    """
+    pairs = fitting.pairs(key.task, key.seed)
+    head = {"supported": pairs.splits is not None, "reason": pairs.reason, "gate": pairs.counts}
+    if pairs.splits is None:
+        return head | dict.fromkeys(SECTIONS)
+    choice, protocol = fitting.choice(key.task, key.seed, key.selector), fitting.protocol
+    draws = _draws(fitting, pairs, choice, key)
+    slope = float(choice.joint.mean())
+    axes = measure(
+        fitting.lm,
+        draws[0].intervention,
+        draws[0].evaluate,
+        draws[0].reuse,
+        doses=protocol.doses,
+        feedback=feedback_plan(protocol, key.task, pairs.splits["fit"], slope),
+        off_target=fitting.off_target,
+        refit_strengths=choice.refitted,
+    )
+    sections = axes | {
+        "candidates": {
+            "components": list(protocol.components),
+            "positions": list(protocol.positions),
+            "sites": len(pairs.sites),
+            "without_contrast": pairs.without_contrast,
+        },
+        "support": [site.name for site in choice.support],
+        "strengths": list(draws[0].intervention.strengths),
+        "selection": _selection(choice, pairs.splits["fit"]),
+        "effects": _effects(fitting, key),
+        "draws": None,
+    }
+    if SELECTORS[key.selector].draws:
+        first = {
+            "support": sections["support"],
+            "strengths": sections["strengths"],
+            "patched": axes["evaluate"]["patched"][protocol.doses.index(1.0)],
+            "reversed": axes["reversal"]["reversed"],
+        }
+        sections["draws"] = [first, *draw_readouts([(draw.intervention, draw.evaluate) for draw in draws[1:]])]
+    return head | {name: sections[name] for name in SECTIONS}
+
+
+def feedback_plan(protocol: ProtocolSettings, task: str, fit: Split, slope: float) -> FeedbackPlan:
+    """Targets in equal steps from the fitting split's mean source to its mean target; gain 1/slope.
+
+    Args:
+        slope: `M(1) - M(0)` on the fitting split with each pair's own contrast; the gain is the same for every rule,
+            as the direction rule is independent of dose updates.
+    """
+    settings = protocol.feedback
+    start, end = float(fit.y_source.mean()), float(fit.y_target.mean())
+    n = settings.targets[task]
+    return FeedbackPlan(
+        targets=tuple(start + (end - start) * step / n for step in range(1, n + 1)),
+        gain=1.0 / slope if slope else 0.0,
+        tolerance=settings.tolerance[task],
+        readouts=settings.readouts,
+        dose_limits=(settings.dose_limits[0], settings.dose_limits[1]),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Draw:
+    """An intervention, with the splits whose contrasts it uses under rule P."""
+
+    intervention: Intervention
+    evaluate: Split
+    reuse: Split
+
+
+def _draws(fitting: Fitting, pairs: GatedPairs, choice: Choice, key: RecordKey) -> list[_Draw]:
+    """The intervention to measure, and the further draws of a random control, the first of which it is."""
+    rule, selector = CONDITIONS[key.condition], SELECTORS[key.selector]
+    fit, evaluate, reuse = (pairs.splits[name] for name in ("fit", "evaluate", "reuse"))
+    draws = []
+    if not selector.random_directions:
+        for selection in choice.selections:
+            support = tuple(pairs.sites[index] for index in selection.support)
+            directions = rule.directions and rule.directions(fit.contrasts, support)
+            draws.append(_Draw(Intervention(support, selection.strengths, directions), evaluate, reuse))
+        return draws
+    support, strengths = choice.support, choice.selections[0].strengths
+    generator = stream(key.seed, key.task, "evaluate", f"{key.selector}.{key.condition}")
+    for _ in range(fitting.protocol.random_supports):
+        directions = rule.directions and tuple(
+            random_of_equal_norm(direction, generator) for direction in rule.directions(fit.contrasts, support)
+        )
+        splits = [
+            split.with_contrasts({site: random_of_equal_norm(split.contrasts[site], generator) for site in support})
+            for split in (evaluate, reuse)
+        ]
+        draws.append(_Draw(Intervention(support, strengths, directions), *splits))
+    return draws
+
+
+def _selection(choice: Choice, fit: Split) -> dict[str, Any]:
+    selection = choice.selections[0]
+    return {
+        "path": list(selection.path),
+        "stop_reason": selection.stop_reason,
+        "predicted_additivity": _progress(np.array(selection.predicted), fit.gap),
+        "measured_additivity": _progress(choice.joint, fit.gap),
+    }
+
+
+def _effects(fitting: Fitting, key: RecordKey) -> dict[str, Any]:
+    effects = fitting.effects(key.task, key.seed)
+    return {"kind": effects.kind, "check_sites": effects.check_sites, "check_pearson": effects.check_pearson}
+
+
+def _progress(change: np.ndarray, gap: np.ndarray) -> float | None:
+    """Share of the gap a change of readouts covers, `<change, gap> / ||gap||^2`."""
+    square = float(gap @ gap)
+    return float(change @ gap) / square if square else None

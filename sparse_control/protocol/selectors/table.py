@@ -1,0 +1,144 @@
+"""Every selector and control of the protocol, one row each: what it is, how it chooses, how it refits."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from sparse_control.protocol.selectors.controls import chosen_sites, random_supports, top_k
+from sparse_control.protocol.selectors.coverage import coverage_driver
+from sparse_control.protocol.selectors.omp import Measure, driver_omp, driver_omp_remeasured
+from sparse_control.protocol.selectors.selection import Selection
+from sparse_control.protocol.selectors.strengths import common_strength, fit_strengths
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Fit:
+    """Pairs that a selector works on, and the settings it heeds.
+
+    Attributes:
+        columns: (N, S) effects of the candidate sites, or of the support where its strengths are refitted.
+        gap: (N,) wanted change of the readouts.
+        support_size: sites wanted.
+        minimum_effect: share of the strongest column below which a site is no candidate.
+        maximum_strength: bound on |strength|.
+        draws: of a random control.
+        generator: draws them.
+        measure: as in `driver_omp_remeasured`.
+    """
+
+    columns: np.ndarray
+    gap: np.ndarray
+    support_size: int
+    minimum_effect: float
+    maximum_strength: float
+    draws: int
+    generator: np.random.Generator
+    measure: Measure
+
+
+@dataclass(frozen=True, kw_only=True)
+class Selector:
+    """A row of the table.
+
+    Attributes:
+        description: what it is, for people.
+        select: its choice on the fitting split: one selection, or one per draw of random supports.
+        refit: strengths (k,) of a fixed support on other pairs (axis 6); a site without effect there gets 0.
+        remeasures: whether effects are measured again after each choice.
+        all_sites: whether it takes every candidate, however many sites are wanted.
+        draws: whether it is a random control, of which further draws are measured in short.
+        random_directions: whether random directions of the same norms are in place of the true ones.
+        choice_of: the selector whose choice it takes over; None: it makes its own.
+    """
+
+    description: str
+    select: Callable[[Fit], tuple[Selection, ...]]
+    refit: Callable[[Fit], np.ndarray]
+    remeasures: bool = False
+    all_sites: bool = False
+    draws: bool = False
+    random_directions: bool = False
+    choice_of: str | None = None
+
+
+def _omp(fit: Fit) -> tuple[Selection, ...]:
+    return (driver_omp(fit.columns, fit.gap, fit.support_size, fit.minimum_effect, fit.maximum_strength),)
+
+
+def _omp_remeasured(fit: Fit) -> tuple[Selection, ...]:
+    limits = fit.minimum_effect, fit.maximum_strength
+    return (driver_omp_remeasured(fit.measure, fit.columns, fit.gap, fit.support_size, *limits),)
+
+
+def _random_supports(fit: Fit) -> tuple[Selection, ...]:
+    return random_supports(fit.columns, fit.gap, fit.support_size, fit.draws, fit.generator, fit.maximum_strength)
+
+
+def _all_sites(fit: Fit) -> tuple[Selection, ...]:
+    return (chosen_sites(fit.columns, fit.gap, range(fit.columns.shape[1]), fit.maximum_strength),)
+
+
+def _least_squares(fit: Fit) -> np.ndarray:
+    strengths = np.zeros(fit.columns.shape[1])
+    live = fit.columns.any(axis=0)
+    if live.any():
+        strengths[live] = fit_strengths(fit.columns[:, live], fit.gap, fit.maximum_strength)
+    return strengths
+
+
+def _least_squares_remeasured(fit: Fit) -> np.ndarray:
+    strengths = np.zeros(fit.columns.shape[1])
+    again = driver_omp_remeasured(fit.measure, fit.columns, fit.gap, len(strengths), max_strength=fit.maximum_strength)
+    strengths[list(again.support)] = again.strengths
+    return strengths
+
+
+def _common(fit: Fit) -> np.ndarray:
+    return np.full(fit.columns.shape[1], common_strength(fit.columns, fit.gap, fit.maximum_strength))
+
+
+_DRIVER_OMP = Selector(
+    description="orthogonal matching pursuit on the effect columns, least-squares strengths",
+    select=_omp,
+    refit=_least_squares,
+)
+
+SELECTORS = {
+    "driver_omp": _DRIVER_OMP,
+    "coverage_driver": Selector(
+        description="greedy cover of the pairs' gaps, one common strength",
+        select=lambda fit: (coverage_driver(fit.columns, fit.gap, fit.support_size),),
+        refit=lambda fit: np.full(fit.columns.shape[1], common_strength(fit.columns, fit.gap)),
+    ),
+    "driver_omp_remeasured": Selector(
+        description="driver_omp with effects measured again after each choice",
+        select=_omp_remeasured,
+        refit=_least_squares_remeasured,
+        remeasures=True,
+    ),
+    "top_k": Selector(
+        description="control: the sites of largest mean effect, one common strength",
+        select=lambda fit: (top_k(fit.columns, fit.gap, fit.support_size, fit.maximum_strength),),
+        refit=_common,
+    ),
+    "random_support": Selector(
+        description="control: sites drawn at random, one common strength",
+        select=_random_supports,
+        refit=_common,
+        draws=True,
+    ),
+    "all_sites": Selector(
+        description="control: every candidate site, one common strength",
+        select=_all_sites,
+        refit=_common,
+        all_sites=True,
+    ),
+    "random_direction": replace(
+        _DRIVER_OMP,
+        description="control: driver_omp's sites and strengths, random directions of equal norm",
+        draws=True,
+        random_directions=True,
+        choice_of="driver_omp",
+    ),
+}  # names as settings and records have them, in the order of the tables
