@@ -228,7 +228,7 @@ def test_hooks_of_others_stay_and_a_failing_forward_leaves_none(lm):
     [
         ({"doses": []}, "doses: none given"),
         ({"doses": [float("nan")]}, r"doses\[0\] must be a finite number"),
-        ({"doses": ["1x"]}, r"doses\[0\] must be a number"),
+        ({"doses": ["1x"]}, r"doses\[0\] must be a finite number"),
         ({"phases": "all"}, "phases must be one of prompt, generation, both, got 'all'"),
         ({"max_tokens": 0}, "max_tokens must be an integer at least 1"),
         ({"max_tokens": True}, "max_tokens"),
