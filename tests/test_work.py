@@ -220,7 +220,8 @@ def test_states_run_each_prompt_once_and_equal_lengths_together():
     lm = type(plain)(plain.model, _Letters(), plain.provenance, plain.layout)
     texts = ["one two", "three four", "five six", "seven eight", "nine ten"]
     queries = [
-        Query(fact=str(i), relation="r", family="f", template=0, text=text, answer="x") for i, text in enumerate(texts)
+        Query(fact=str(i), relation="r", family="f", template=0, text=text, answers=("x",))
+        for i, text in enumerate(texts)
     ]
     with counted(lm) as forwards:
         states = query_states(lm, queries, [0, 2], "states")

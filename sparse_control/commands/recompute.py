@@ -75,4 +75,6 @@ def score(file: Path, as_json: bool) -> None:
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     click.echo("".join(character if character.isprintable() else " " for character in name))
     for row in rows:
-        click.echo("  ".join([*(cell.ljust(width) for cell, width in zip(row[:3], widths, strict=True)), row[3]]).rstrip())
+        click.echo(
+            "  ".join([*(cell.ljust(width) for cell, width in zip(row[:3], widths, strict=True)), row[3]]).rstrip()
+        )

@@ -54,7 +54,7 @@ class Query:
         family: condition family of the prompt.
         template: index of the template within its family, from 0.
         text: the prompt; contains the subject and never the answer, ends without a space.
-        answer: what follows the prompt after one space.
+        answers: the right ones, each of which may follow the prompt after one space.
     """
 
     fact: str
@@ -62,7 +62,7 @@ class Query:
     family: str
     template: int
     text: str
-    answer: str
+    answers: tuple[str, ...]
 
     @property
     def subject(self) -> str:
@@ -103,7 +103,8 @@ def normalise(text: str) -> str:
     return " ".join(words)
 
 
-def _mentions(text: str, name: str) -> bool:
+def mentions(text: str, name: str) -> bool:
+    """Whether a text holds a name, as whole words in the form in which names are compared."""
     return f" {normalise(name)} " in f" {normalise(text)} "
 
 
@@ -265,9 +266,9 @@ def load_queries(
                     family=family,
                     template=index,
                     text=text.replace("{subject}", fact.subject),
-                    answer=fact.answer,
+                    answers=(fact.answer,),
                 )
-                if _mentions(query.text, query.answer):
+                if mentions(query.text, fact.answer):
                     raise InputError(
                         f"{facts_path}:{fact.line}: answer: {fact.answer!r} stands in the prompt {query.text!r}; "
                         f"reword families.{family}[{index}] or choose another fact"
@@ -332,8 +333,8 @@ def check_separation(
         ("relations in both sets", lambda q: [normalise(q.relation)], lambda q: q.relation),
         (
             "entities in both sets",
-            lambda q: [normalise(q.subject), normalise(q.answer)],
-            lambda q: f"{q.fact} ({q.answer})",
+            lambda q: [normalise(q.subject), *map(normalise, q.answers)],
+            lambda q: f"{q.fact} ({', '.join(q.answers)})",
         ),
     )
     for what, keys, name in comparisons:

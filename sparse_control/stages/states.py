@@ -28,7 +28,7 @@ class QueryStates:
 
     Attributes:
         states: source layer -> (N, d) float32, `h^l` at the last token.
-        answered: (N,) whether the model's first answer token is the right one.
+        answered: (N,) whether the model's next token begins one of the right answers.
     """
 
     states: dict[int, Tensor]
@@ -51,7 +51,10 @@ def query_states(
         checkpoint: where the work is saved now and then, and taken up from.
     """
     encoded = [lm.encode(query.text) for query in queries]
-    answers = [lm.tokenizer(" " + query.answer, add_special_tokens=False)["input_ids"][0] for query in queries]
+    answers = [
+        {lm.tokenizer(" " + answer, add_special_tokens=False)["input_ids"][0] for answer in query.answers}
+        for query in queries
+    ]
     batches = list(_batches(encoded))
     begun = checkpoint.load() if checkpoint else None
     work = begun or {str(layer): torch.zeros(len(queries), lm.width) for layer in layers} | {
@@ -66,7 +69,7 @@ def query_states(
             for layer in layers:
                 work[str(layer)][batch] = stream[:, layer].float().cpu()
             first = _first_tokens(lm, stream[:, -1])
-            right = [first[row] == answers[index] for row, index in enumerate(batch)]
+            right = [first[row] in answers[index] for row, index in enumerate(batch)]
             work["answered"][batch] = torch.tensor(right)
             work["batches"] += 1
             bar.update(len(batch))

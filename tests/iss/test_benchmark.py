@@ -68,7 +68,7 @@ def load_own(relations=1, facts_per_relation=2, **counts):
 
 
 def query(text="What is it?", fact="colour/grass", answer="green", relation="colour"):
-    return Query(fact=fact, relation=relation, family="plain", template=0, text=text, answer=answer)
+    return Query(fact=fact, relation=relation, family="plain", template=0, text=text, answers=(answer,))
 
 
 # the shipped sets
@@ -105,10 +105,10 @@ def test_every_prompt_can_be_answered_next(which, request):
         assert q.subject in q.text, q.id
         assert q.text == q.text.strip(), q.id
         assert "{" not in q.text and "  " not in q.text, q.id
-        assert q.answer[0].isalpha() and not re.search(r"\d", q.answer), q.id
+        assert q.answers[0][0].isalpha() and not re.search(r"\d", q.answers[0]), q.id
         tail = q.text[q.text.rindex(q.subject) + len(q.subject) :]
         searched = tail if q.family == "few_shot" else q.text
-        assert not re.search(rf"\b{re.escape(q.answer)}\b", searched, re.IGNORECASE), q.id
+        assert not re.search(rf"\b{re.escape(q.answers[0])}\b", searched, re.IGNORECASE), q.id
 
 
 @pytest.mark.parametrize("path", [benchmark.BENCHMARK_FACTS, benchmark.CALIBRATION_FACTS])
@@ -119,7 +119,7 @@ def test_answers_within_a_relation_differ(path):
 
 def test_demonstrations_are_reserved(benchmark_queries, calibration_queries):
     prompts = yaml.safe_load(benchmark.BENCHMARK_PROMPTS.read_text(encoding="utf-8"))
-    calibrated = {normalise(name) for q in calibration_queries for name in (q.subject, q.answer)}
+    calibrated = {normalise(name) for q in calibration_queries for name in (q.subject, q.answers[0])}
     for name, relation in prompts["relations"].items():
         shown = relation["demonstrations"]
         assert 2 <= len(shown) <= 3 and len(set(shown.values())) == len(shown)
@@ -171,7 +171,7 @@ def test_query_is_frozen_and_keeps_a_subject_with_a_slash():
 
 def test_own_files_make_the_expected_texts(own_files):
     own_files()
-    texts = [(q.fact, q.family, q.text, q.answer) for q in load_own()]
+    texts = [(q.fact, q.family, q.text, q.answers[0]) for q in load_own()]
     shown = "coal = black\nmilk chocolate = brown\n"
     assert texts == [
         ("colour/grass", "plain", "The colour of grass is", "green"),
@@ -295,8 +295,8 @@ OTHER = query(text="The sound of cows:", fact="sound/cow", answer="moo", relatio
         (replace(OTHER, text="what  is it"), r"equal normalised text: sound/cow/plain/0 ~ colour/grass/plain/0"),
         (replace(OTHER, fact="Colour/cow", relation="Colour"), r"relations in both sets: Colour ~ colour"),
         (replace(OTHER, fact="sound/Grass"), r"entities in both sets: sound/Grass \(moo\) ~ colour/grass \(green\)"),
-        (replace(OTHER, answer="Green"), r"entities in both sets: sound/cow \(Green\) ~ colour/grass"),
-        (replace(OTHER, answer="grass"), r"entities in both sets: sound/cow \(grass\) ~ colour/grass"),
+        (replace(OTHER, answers=("Green",)), r"entities in both sets: sound/cow \(Green\) ~ colour/grass"),
+        (replace(OTHER, answers=("grass",)), r"entities in both sets: sound/cow \(grass\) ~ colour/grass"),
         (replace(OTHER, fact="sound/green"), r"entities in both sets: sound/green \(moo\) ~ colour/grass"),
     ],
 )

@@ -17,7 +17,7 @@ def test_states_are_those_of_each_prompt_alone(small_model, small_settings):
         for layer in (0, 3):
             assert torch.allclose(found.states[layer][index], alone[layer], rtol=1e-4, atol=1e-5)
         logits = lm.model(input_ids=lm.encode(query.text)[None]).logits[0, -1]
-        assert found.answered[index] == (logits.argmax().item() == lm.encode(" " + query.answer)[0])
+        assert found.answered[index] == (logits.argmax().item() == lm.encode(" " + query.answers[0])[0])
 
 
 def test_the_tokenizer_is_left_as_it_was(small_model, small_settings):
