@@ -48,6 +48,18 @@ def _tables(names: Sequence[str], root: Path | None) -> str:
     return "\n".join(text_of(names, read_records(root or committed_root(project), project)))
 
 
+def _drawn(name: str, out: Path, root: Path | None) -> Path:
+    """Draw a figure of the records below a root into a file."""
+    from sparse_control.figures import FIGURES, save
+    from sparse_control.records.paths import committed_root
+    from sparse_control.records.read import read_records
+
+    if name not in FIGURES:
+        raise InputError(f"no figure {name!r}; there are: {', '.join(FIGURES)}")
+    figure, project = FIGURES[name], project_folder()
+    return save(figure.canvas(figure.frame(read_records(root or committed_root(project), project))), out)
+
+
 def _in_group(group: str) -> list[str]:
     from sparse_control.tables import TABLES
 
@@ -56,10 +68,22 @@ def _in_group(group: str) -> list[str]:
 
 @click.group(cls=Tables, invoke_without_command=True)
 @root_option
+@click.option("--plot", metavar="NAME", help="Draw a figure instead: dose, cost, feedback, support or rank.")
+@click.option(
+    "--out", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+    help="Where the figure goes, as .pdf, .svg or .png; NAME.pdf in the current folder by default.",
+)  # fmt: skip
 @click.pass_context
-def show(context: click.Context, root: Path | None) -> None:
-    """Tables in the terminal; the two main ones by default."""
-    if context.invoked_subcommand is None:
+def show(context: click.Context, root: Path | None, plot: str | None, out: Path | None) -> None:
+    """Tables in the terminal; the two main ones by default.
+
+    \b
+    python -m sparse_control show summary --root runs/smoke
+    python -m sparse_control show --plot dose --out dose.pdf
+    """
+    if plot is not None:
+        click.echo(_drawn(plot, out or Path(f"{plot}.pdf"), root))
+    elif context.invoked_subcommand is None:
         from sparse_control.tables import TABLES
 
         click.echo(_tables(MAIN, root), nl=False)
