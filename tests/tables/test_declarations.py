@@ -129,15 +129,17 @@ def test_further_models_are_in_every_table_they_belong_to(tmp_path):
 
 
 def readme_map():
-    """(tables, saved measurements, code) of each row of the README's map, as they are in backticks."""
+    """(tables, saved measurements, code) of each row of the README's map; measurements as patterns below MODEL/."""
     text = (PROJECT / "README.md").read_text().partition("## What is measured where")[2]
     lines = [line for line in text.partition("\n## ")[0].splitlines() if line.startswith("| ")]
-    return [[re.findall(r"`([^`]+)`", cell) for cell in line.split("|")[2:5]] for line in lines[1:]]
+    for line in lines[1:]:
+        tables, saved, code = (re.findall(r"`([^`]+)`", cell) for cell in line.split("|")[2:5])
+        patterns = [path.removeprefix("MODEL/").replace("/NAME/", "/*/") for path in saved]
+        yield [name for name in tables if "/" not in name], patterns, code
 
 
 def test_the_readme_says_what_every_table_is_made_of():
-    rows = readme_map()
-    rows = [([name for name in tables if "/" not in name], saved, code) for tables, saved, code in rows]
+    rows = list(readme_map())
     assert sorted(name for tables, _, _ in rows for name in tables) == sorted(TABLES), "every table once"
     for tables, saved, code in rows:
         read = {pattern for name in tables for pattern in TABLES[name].files()}
