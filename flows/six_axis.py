@@ -9,7 +9,7 @@ from prefect import flow
 from flows.cluster import started_runner
 from flows.common import Progress, Run, Step, checked_run, files_of, resolved
 from flows.reports import tables_artifact
-from sparse_control.models.fetch import weights_identity
+from sparse_control.models.identity import model_identity
 from sparse_control.protocol.grid import restricted, studies
 from sparse_control.records.lock import root_lock
 from tasks.six_axis import STUDY, record, study
@@ -60,7 +60,7 @@ def _studies(run: Run, files: dict[str, Path | None]) -> list[Step]:
     common = {
         "root": str(run.root),
         "settings": run.settings,
-        "weights": weights_identity(run.settings.model),
+        "weights": model_identity(run.settings.model, run.settings.dtype).sha256,
         **files,
     }
 

@@ -11,7 +11,7 @@ from flows.reports import tables_artifact
 from flows.standing import check_standing
 from sparse_control.corpus import load_corpus
 from sparse_control.errors import InputError
-from sparse_control.models.fetch import model_label, weights_identity
+from sparse_control.models.identity import model_identity, model_label
 from sparse_control.project import cache_folder
 from sparse_control.receipt import Receipt
 from sparse_control.records.lock import root_lock
@@ -41,7 +41,7 @@ class OfficialIss:
         progress: of the flow.
         settings: of the study.
         root: the folder measured into.
-        weights: what tells the model's weights from others.
+        weights: `ModelIdentity.sha256` of the model in the dtype of the settings.
     """
 
     progress: Progress
@@ -184,7 +184,8 @@ def measured(name: str, run: Run, dask: str | None, wait: bool, work: Work) -> d
     code = (*tasks_of.STAGES, tasks_of.ALTERNATIVES)
     with root_lock(run.root, wait=wait), started_runner(dask, run.root, *code) as runner:
         progress = Progress(name, runner)
-        study = OfficialIss(progress, run.settings, run.root, weights_identity(run.settings.model))
+        identity = model_identity(run.settings.model, run.settings.dtype)
+        study = OfficialIss(progress, run.settings, run.root, identity.sha256)
         receipts = work(study, study.corpus())
         manifest(root=str(run.root), names=files_of(receipts))
         tables_artifact(name, run.root, "iss")

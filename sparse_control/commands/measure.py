@@ -32,7 +32,7 @@ def check_model(preset: str, model: str | None) -> None:
     Raises:
         InputError: neither a registry name, a hub id (owner/name), a directory nor a file; or an unknown preset.
     """
-    from sparse_control.models.fetch import check_model_name
+    from sparse_control.models.locate import check_model_name
     from sparse_control.settings import load_settings
 
     check_model_name(load_settings(project_folder() / "params.yaml", preset, model).model)

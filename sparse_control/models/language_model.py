@@ -1,14 +1,32 @@
 """A loaded causal language model with what the library needs to know of it."""
 
+import hashlib
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from sparse_control.errors import UnsupportedModel
 from sparse_control.models.chat import chat_ids
+from sparse_control.models.identity import ModelIdentity, identity_in_memory
 from sparse_control.models.layout import Layout, find_layout
+
+
+def _hashed_parts(model: nn.Module, tokenizer: Any) -> dict[str, str]:
+    """SHA-256 of the configuration, of every tensor with its name, type and shape, and of the tokenizer."""
+    weights = hashlib.sha256()
+    for name, tensor in model.state_dict().items():
+        weights.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        weights.update(tensor.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy().data)
+    texts = {"configuration": model.config.to_json_string(use_diff=False)}
+    if tokenizer is not None:
+        backend = getattr(tokenizer, "backend_tokenizer", None)
+        texts["tokenizer"] = backend.to_str() if backend else repr(sorted(tokenizer.get_vocab().items()))
+        texts["chat template"] = str(tokenizer.chat_template)
+    hashes = {name: hashlib.sha256(text.encode()).hexdigest() for name, text in texts.items()}
+    return hashes | {"weights": weights.hexdigest()}
 
 
 @dataclass(frozen=True, eq=False)
@@ -18,7 +36,8 @@ class LanguageModel:
     Attributes:
         model: the Hugging Face causal language model; never altered by the library.
         tokenizer: its tokenizer, or None for models built from a configuration alone.
-        provenance: name, source, revision, weights and tokenizer SHA-256, dtype, device, BOS, library versions.
+        provenance: what records say of it: name, source, revision, identity and its parts, SHA-256 of weights and
+            tokenizer, device, BOS.
         layout: the modules that are hooked.
     """
 
@@ -38,6 +57,12 @@ class LanguageModel:
 
     def __repr__(self) -> str:
         return f"LanguageModel({self.name!r}, n_layers={self.n_layers}, width={self.width})"
+
+    @cached_property
+    def identity(self) -> ModelIdentity:
+        """What the model's outputs depend on: of the files it was loaded from, or of what it held when first asked."""
+        loaded = ModelIdentity.from_provenance(self.provenance)
+        return loaded or identity_in_memory(_hashed_parts(self.model, self.tokenizer), str(self.model.dtype)[6:])
 
     @property
     def name(self) -> str:

@@ -35,7 +35,7 @@ OF_ATTEMPT = {  # field of the metadata -> of the attempt that was chosen
     "ladder_step": "step",
     "products": "direct_action",
 }
-OF_WEIGHTS = ("weights_sha256", "tokenizer_sha256")  # fields of the metadata and of a model's provenance alike
+OF_MODEL = ("identity", "weights_sha256", "tokenizer_sha256")  # fields of the metadata and of a model's provenance alike
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +115,7 @@ def reported_factors(
         measured_on: provenance of the model that the factors must be of; None where it is not known.
     """
     chosen = {attempt.layer: attempt for attempt in attempts if attempt.chosen}
-    weights = {} if measured_on is None else {name: measured_on.get(name) for name in OF_WEIGHTS}
+    weights = {} if measured_on is None else {name: measured_on.get(name) for name in OF_MODEL}
     found = []
     for number, frozen in sorted(layers.items(), key=lambda item: int(item[0])):
         if frozen.status != "validated":

@@ -8,7 +8,7 @@ import yaml
 from sparse_control.corpus import load_corpus
 from sparse_control.errors import InputError
 from sparse_control.files import read_json, read_json_lines, sha256_file, write_json, write_text
-from sparse_control.models.fetch import model_label
+from sparse_control.models.identity import model_identity, model_label
 from sparse_control.receipt import Receipt
 from sparse_control.records.paths import ModelPaths, save_stages_closure, stages_code_sha256
 from sparse_control.settings import Settings
@@ -18,6 +18,7 @@ SCHEMA = "freeze/1"
 FACTOR_FILES = ("Q.pt", "B.pt", "metadata.json")
 SHAPE = {
     "model": str,
+    "identity": str,
     "settings": dict,
     "corpus_sha256": str,
     "calibration_states_sha256": str,
@@ -78,6 +79,7 @@ def run(*, corpus: Path, root: Path, settings: Settings) -> Receipt:
     manifest = {
         "schema": SCHEMA,
         "model": paths.model,
+        "identity": model_identity(settings.model, settings.dtype).sha256,
         "settings": settings.model_dump(),
         "corpus_sha256": windows.sha256,
         "calibration_states_sha256": sha256_file(paths.states("calibration")),

@@ -41,7 +41,7 @@ def run(
         keep_unfinished: leave what was kept for a run that goes on, for a caller that removes it (`ModelPaths.finish`).
 
     Raises:
-        InputError: no freeze manifest, anything it lists changed, other settings than the frozen ones, other code
+        InputError: no freeze manifest, anything it lists changed, another model or settings than the frozen ones, other code
             without a reason, or overlapping resources (the message holds the offending ids).
     """
     inputs = open_inputs(corpus, root, settings)
@@ -50,6 +50,8 @@ def run(
     relevant = settings.model_dump(exclude={"protocol", "preset"})  # those of the six axes, and a name
     if {name: manifest["settings"].get(name) for name in relevant} != relevant:
         raise InputError(f"{paths.manifest}: frozen with other settings than params.yaml has now; freeze again")
+    if manifest["identity"] != lm.identity.sha256:
+        raise InputError(f"{paths.manifest}: identity: is not that of {lm.name} as it is; run stages A to C again")
     if manifest["corpus_sha256"] != windows.sha256:
         raise InputError(f"{corpus}: is not the corpus of the freeze manifest; build it again (corpus build)")
     if manifest["calibration_states_sha256"] != sha256_file(paths.states("calibration")):
@@ -174,8 +176,7 @@ def _frozen_factors(inputs: Inputs, layer: int, frozen: dict[str, Any]) -> list[
             "oversampling": frozen["oversampling"],
             "power_iterations": frozen["power_iterations"],
             "random_seed": seed,
-            "weights_sha256": key["weights"],
-            "tokenizer_sha256": key["tokenizer"],
+            "identity": inputs.lm.identity.sha256,
             "corpus_sha256": key["corpus"],
             "dtype": key["dtype"],
             "null": key["null"],

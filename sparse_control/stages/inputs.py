@@ -43,9 +43,7 @@ def open_inputs(corpus: Path, root: Path, settings: Settings) -> Inputs:
     lm, windows = as_null(lm, load_corpus(corpus), settings)
     key = {
         "model": lm.name,
-        "weights": str(lm.provenance.get("weights_sha256")),
-        "tokenizer": str(lm.provenance.get("tokenizer_sha256")),
-        "dtype": settings.dtype,
+        **lm.identity.parts,
         "corpus": windows.sha256,
         "null": settings.null,
         "settings": sha256_json(settings.model_dump(exclude={"protocol", "preset", "model", "dtype", "null"})),
@@ -63,6 +61,7 @@ def source_metadata(inputs: Inputs, settings: Settings) -> dict[str, Any]:
         "norm": "before the final norm",
         "dtype": provenance["dtype"],
         "bos": provenance["bos"],
+        "identity": inputs.lm.identity.sha256,
         "weights_sha256": provenance["weights_sha256"],
         "tokenizer_sha256": provenance["tokenizer_sha256"],
         "corpus_sha256": inputs.windows.sha256,
@@ -88,10 +87,10 @@ def check_references(inputs: Inputs, sizes: Sequence[int], layers: Sequence[int]
     found = metadata.get("key") if isinstance(metadata, dict) else None
     if not isinstance(found, dict) or not isinstance(metadata.get("files"), dict):
         raise InputError(f"{path}: key: is missing; run stage A again (run official-iss)")
-    for name in ("model", "weights", "tokenizer", "dtype", "corpus", "null"):
-        if found.get(name) != inputs.key[name]:
+    for name in sorted({*found, *inputs.key} - {"settings", "code"}):
+        if found.get(name) != inputs.key.get(name):
             raise InputError(
-                f"{path}: {name}: references were made with {found.get(name)}, now {inputs.key[name]}; "
+                f"{path}: {name}: references were made with {found.get(name)}, now {inputs.key.get(name)}; "
                 "run stage A again (run official-iss)"
             )
     for size in sizes:

@@ -12,7 +12,6 @@ from flows.official_iss import official_iss
 from flows.reproduce import reproduce
 from flows.six_axis import six_axis
 from sparse_control.errors import InputError, NotAvailable
-from sparse_control.models.fetch import registry, weights_identity
 from tests.support.lock import held
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -86,21 +85,6 @@ def test_importing_the_flows_settles_the_environment_and_loads_no_torch(tmp_path
     )
     assert done.stdout.split() == [str(PROJECT / ".prefect"), "false", "False"]
     assert done.stderr == ""
-
-
-def test_weights_are_told_apart_without_loading_them(tmp_path):
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "config.json").write_text("{}")
-    (tmp_path / "one.gguf").write_text("1")
-    before = weights_identity(str(tmp_path / "model"))
-    (tmp_path / "model" / "config.json").write_text("{ }")
-    name = "smollm2-135m-instruct"
-    kinds = {
-        weights_identity(name): registry()[name].sha256,
-        weights_identity("Qwen/Qwen2.5-0.5B"): "Qwen/Qwen2.5-0.5B",
-    }
-    assert all(found == wanted for found, wanted in kinds.items())
-    assert len({before, weights_identity(str(tmp_path / "model")), weights_identity(str(tmp_path / "one.gguf"))}) == 3
 
 
 def test_all_wrong_parameters_are_told_together_and_nothing_is_made(tmp_path):

@@ -6,27 +6,13 @@ import torch
 from sparse_control.errors import InputError, NotAvailable
 from sparse_control.models import load_model
 from sparse_control.models.fetch import registry
+from sparse_control.models.identity import model_label
 from tests.support.tiny import prompt, tiny_model
-
-
-@pytest.fixture
-def directory(tmp_path):
-    """A tiny llama saved as a user would save it, with a whitespace tokenizer."""
-    from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
-    words = {f"w{index}": index for index in range(100)}
-    tokenizer = Tokenizer(models.WordLevel(words, unk_token="w0"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    folder = tmp_path / "my-model"
-    tiny_model().model.save_pretrained(folder)
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="w0", bos_token="w1").save_pretrained(folder)
-    return folder
 
 
 def test_local_directory(directory):
     lm = load_model(str(directory))
-    assert lm.n_layers == 3 and lm.width == 32 and lm.name == "my-model"
+    assert lm.n_layers == 3 and lm.width == 32 and lm.name == model_label(str(directory))
     assert lm.encode("w5 w7").tolist() == [5, 7]
     kept = lm.provenance
     assert kept["source"] == "directory" and len(kept["weights_sha256"]) == 64 and kept["bos"] is False
@@ -44,7 +30,7 @@ def test_other_weights_other_hash(directory):
 
 
 def test_unknown_name_lists_the_known_ones():
-    with pytest.raises(InputError, match="unknown model 'gpt5'.*smollm2-135m-instruct"):
+    with pytest.raises(InputError, match="model 'gpt5': not in the registry.*smollm2-135m-instruct"):
         load_model("gpt5")
 
 
@@ -70,7 +56,7 @@ def test_registry_file_with_another_hash(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(b"", "not a GGUF file"), (b"PK\x03\x04", "not a GGUF file"), (b"GGUF\x03\x00\x00\x00", "cannot be loaded")],
+    [(b"", "not a GGUF file"), (b"PK\x03\x04", "not a GGUF file"), (b"GGUF\x03\x00\x00\x00", "not a whole GGUF file")],
     ids=["empty", "zip", "truncated"],
 )
 def test_bad_gguf(tmp_path, monkeypatch, content, message):
@@ -109,11 +95,11 @@ def test_truncated_real_gguf(default_model, tmp_path, monkeypatch):
     from sparse_control.models.fetch import model_path
 
     source = registry()["smollm2-135m-instruct"]
-    monkeypatch.setattr("sparse_control.models.load.cache_folder", lambda: tmp_path / "cache")
+    monkeypatch.setattr("sparse_control.models.convert.cache_folder", lambda: tmp_path / "cache")
     path = tmp_path / "cut.gguf"
     with open(model_path(source), "rb") as whole:
         path.write_bytes(whole.read(20_000_000))
-    with pytest.raises(InputError, match="cannot be loaded as a language model"):
+    with pytest.raises(InputError, match="not a whole GGUF file .its tensors need"):
         load_model(str(path))
     assert not list((tmp_path / "cache" / "models").glob("*")), "nothing half-written stays"
 

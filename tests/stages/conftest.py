@@ -5,7 +5,7 @@ import json
 import pytest
 
 from sparse_control.files import sha256_file, write_json, write_json_lines
-from sparse_control.models.fetch import model_label
+from sparse_control.models.identity import model_label
 from sparse_control.project import project_folder
 from sparse_control.records.paths import ModelPaths
 from sparse_control.settings import Settings, load_settings

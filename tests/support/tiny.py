@@ -1,6 +1,9 @@
 """Random models of every supported architecture, three layers and 32 wide, built from configurations alone."""
 
+from pathlib import Path
+
 import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import (
     AutoModelForCausalLM,
     CohereConfig,
@@ -17,6 +20,7 @@ from transformers import (
     OlmoConfig,
     Phi3Config,
     PhiConfig,
+    PreTrainedTokenizerFast,
     Qwen2Config,
     Qwen3Config,
     StableLmConfig,
@@ -73,6 +77,20 @@ def tiny_model(name: str = "llama", *, dtype: torch.dtype = torch.float32, seed:
                 if parameter.ndim == 2:
                     parameter.mul_(5)
     return LanguageModel.wrap(model.eval().requires_grad_(False), provenance={"name": f"tiny-{name}"})
+
+
+def words_tokenizer(n_words: int = VOCABULARY) -> PreTrainedTokenizerFast:
+    """The words w0, w1, .. are the tokens 0, 1, ..; w1 is BOS and is not added."""
+    tokenizer = Tokenizer(models.WordLevel({f"w{n}": n for n in range(n_words)}, unk_token="w0"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="w0", bos_token="w1")
+
+
+def save_tiny(folder: Path, name: str = "llama", *, seed: int = 0) -> Path:
+    """A tiny model and a tokenizer of words in a folder, as a user would save them."""
+    tiny_model(name, seed=seed).model.save_pretrained(folder)
+    words_tokenizer().save_pretrained(folder)
+    return folder
 
 
 def prompt(length: int = 24, shift: int = 0) -> torch.Tensor:

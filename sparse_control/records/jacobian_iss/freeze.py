@@ -117,6 +117,7 @@ class FreezeManifest(Record):
 
     schema_: Literal["freeze/1"] = Field(alias="schema")
     model: Name
+    identity: Sha256 | None = None  # of the model, `ModelIdentity.sha256`
     settings: FrozenSettings
     corpus_sha256: Sha256
     calibration_states_sha256: Sha256
