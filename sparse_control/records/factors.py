@@ -115,7 +115,7 @@ def reported_factors(
         measured_on: provenance of the model that the factors must be of; None where it is not known.
     """
     chosen = {attempt.layer: attempt for attempt in attempts if attempt.chosen}
-    weights = {} if measured_on is None else {name: measured_on.get(name) for name in OF_MODEL}
+    of_model = {} if measured_on is None else {name: measured_on.get(name) for name in OF_MODEL}
     found = []
     for number, frozen in sorted(layers.items(), key=lambda item: int(item[0])):
         if frozen.status != "validated":
@@ -136,7 +136,7 @@ def reported_factors(
             "null": settings.null,
             "reporting": frozen.reporting,
             "validated": True,
-        } | weights
+        } | of_model
         if layer in chosen:
             expected |= {field: getattr(chosen[layer], name) for field, name in OF_ATTEMPT.items()}
         for seed, folder in zip(frozen.seeds, factor_folders(paths, layer, frozen.seeds), strict=True):
