@@ -17,6 +17,7 @@ from sparse_control.iss.uncertainty import relation_bootstrap
 from sparse_control.jacobian.qb import Factors
 from sparse_control.jacobian.store import load_factors
 from sparse_control.receipt import Receipt
+from sparse_control.records.factors import OF_MODEL
 from sparse_control.records.paths import save_stages_closure, stages_code_sha256
 from sparse_control.settings import Settings
 from sparse_control.stages.c_freeze import factor_folders, load_manifest
@@ -176,11 +177,10 @@ def _frozen_factors(inputs: Inputs, layer: int, frozen: dict[str, Any]) -> list[
             "oversampling": frozen["oversampling"],
             "power_iterations": frozen["power_iterations"],
             "random_seed": seed,
-            "identity": inputs.lm.identity.sha256,
             "corpus_sha256": key["corpus"],
             "dtype": key["dtype"],
             "null": key["null"],
-        }
+        } | {name: inputs.lm.provenance[name] for name in OF_MODEL}
         for name, value in expected.items():
             if metadata.get(name) != value:
                 raise InputError(

@@ -274,7 +274,7 @@ def test_missing_and_foreign_references_are_refused(references, settings, small_
     content = read_json(path)
     for change, message in (
         ({"key": content["key"] | {"corpus": "0" * 64}}, "corpus: references were made with 0000"),
-        ({"key": content["key"] | {"weights": "other"}}, "weights: references were made with other"),
+        ({"key": content["key"] | {"config.json": "other"}}, "config.json: references were made with other"),
         ({"key": None}, "key: is missing"),
         ({"corpus_sizes": [2, 4]}, "corpus_sizes: no reference over 8 prompts"),
         ({"files": {"0": content["files"]["0"]}}, "layers: no exact reference of layer 2; choose from 0, or set"),

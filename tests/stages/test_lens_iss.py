@@ -16,6 +16,7 @@ from sparse_control.iss import internal_state_stability
 from sparse_control.jacobian.future_sum import future_sum_jacobian
 from sparse_control.jacobian.lens import RECORDED, read_lens, write_lens
 from sparse_control.models import load_model
+from sparse_control.models.identity import model_label
 from sparse_control.models.stream import residual_stream
 from sparse_control.project import project_folder
 from sparse_control.stages.calibration import calibration_queries
@@ -100,7 +101,7 @@ def test_a_fitted_lens_says_what_it_is(lm, small_corpus, tmp_path):
 
 @pytest.mark.parametrize("layer", [-1, 2, 9])
 def test_layers_outside_the_model(lm, small_corpus, tmp_path, layer):
-    with pytest.raises(InputError, match=f"layers: {layer} is not a lens layer of small; use 0..1"):
+    with pytest.raises(InputError, match=f"layers: {layer} is not a lens layer of {lm.name}; use 0..1"):
         fit_lens(lm, load_corpus(small_corpus), [layer], tmp_path / "lens.pt", skip_first=4)
 
 
@@ -126,7 +127,7 @@ def test_write_show_and_score(command, tmp_path, small_model):
 
     code, out, err = command("score", path)
     assert code == 0 and "warning" not in err
-    assert out.startswith("Lens-ISS (future_sum; not official ISS): small, lens of 2 prompts, ")
+    assert out.startswith(f"Lens-ISS (future_sum; not official ISS): {model_label(str(small_model))}, lens of 2 prompts, ")
     scored = json.loads(command("score", path, "--layers", "1", "--facts", "calibration", "--json")[1])
     assert scored["official"] is False and scored["layers"] == [1] and scored["facts"] == "calibration"
     assert scored["lens_iss"] is not None and len(scored["lens_sha256"]) == 64

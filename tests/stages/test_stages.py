@@ -13,7 +13,7 @@ from sparse_control.files import read_json, read_json_lines, sha256_file, write_
 from sparse_control.iss import benchmark
 from sparse_control.jacobian import exact, exact_jacobian
 from sparse_control.jacobian.store import REQUIRED_METADATA, load_factors
-from sparse_control.models import load_model
+from sparse_control.models import identity, load_model
 from sparse_control.settings import Settings
 from sparse_control.stages import a_reference, b_validate, c_freeze, d_official, inputs
 from sparse_control.stages.states import load_tensors
@@ -280,6 +280,7 @@ def test_an_interrupted_block_goes_on_at_the_next_prompt(
         ({"corpus": None}, "another corpus"),
         ({"validation": {"seed": 5}}, "another settings"),
         ({"code": None}, "another code"),
+        ({"libraries": None}, r"another transformers \(5\S+, now 6.0\)"),
     ],
 )
 def test_unfinished_work_begun_with_something_else_is_refused(
@@ -297,6 +298,9 @@ def test_unfinished_work_begun_with_something_else_is_refused(
             write_json(small_corpus / "corpus.json", {"windows_sha256": sha256_file(small_corpus / "windows.jsonl")})
         elif part == "code":
             monkeypatch.setattr(inputs, "stages_code_sha256", lambda: "0" * 64)
+        elif part == "libraries":
+            real = identity.version
+            monkeypatch.setattr(identity, "version", lambda name: "6.0" if name == "transformers" else real(name))
         elif isinstance(value, dict):
             changed[part] |= value
         else:
@@ -310,6 +314,22 @@ def test_unfinished_work_begun_with_something_else_is_refused(
             stop=stop,
         )
     assert before == {path: path.read_bytes() for path in (tmp_path / "root").rglob("*") if path.is_file()}
+
+
+def test_another_configuration_is_another_model_and_measured_beside_the_first(
+    tmp_path, small_model, small_settings, small_corpus
+):
+    """As are two folders of one name; neither takes up what the other left."""
+    folder = shutil.copytree(small_model, tmp_path / "small")
+    edited = shutil.copytree(small_model, tmp_path / "edited" / "small")
+    write_json(edited / "config.json", read_json(edited / "config.json") | {"rms_norm_eps": 0.5})
+    references = []
+    for place in (folder, edited):
+        settings = small_settings.model_copy(update={"model": str(place)})
+        receipt = a_reference.run(corpus=small_corpus, root=tmp_path / "root", settings=settings)
+        references.append([path for path, _ in receipt.files if path.endswith("0.safetensors")][0])
+    first, second = (load_tensors(tmp_path / "root" / path)["n8"] for path in references)
+    assert len(set(references)) == 2 and not np.allclose(first, second)
 
 
 def test_official_stage_takes_other_code_with_a_reason(root, small_settings, small_corpus, monkeypatch, paths_of):
@@ -415,7 +435,10 @@ def test_a_freeze_manifest_of_another_shape_is_refused(root, damage, message, pa
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda content: content["key"].__setitem__("weights", "0" * 64), "weights: references were made with 0000"),
+        *(
+            (lambda content, part=part: content["key"].__setitem__(part, "0"), f"{part}: references were made with 0")
+            for part in ("model.safetensors", "config.json", "tokenizer.json", "dtype", "torch")
+        ),
         (lambda content: content["key"].__setitem__("null", "redrawn_weights"), "null: references were made with"),
         (lambda content: content.pop("key"), "key: is missing"),
         (lambda content: content["files"].__setitem__("2", "0" * 64), "2.safetensors: is not the file stage A wrote"),
@@ -436,6 +459,7 @@ def test_validation_takes_only_its_own_references(root, small_settings, small_co
     ("name", "value"),
     [
         ("weights_sha256", "0" * 64),
+        ("identity", "0" * 64),
         ("dtype", "float64"),
         ("corpus_sha256", "0" * 64),
         ("rank", 5),
