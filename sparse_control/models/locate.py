@@ -102,7 +102,9 @@ def _parts(path: Path) -> tuple[str, ...]:
     names = tuple(f"{stem}-{number:05}-of-{count}.gguf" for number in range(1, int(count) + 1))
     for part in names:
         if not (path.parent / part).is_file():
-            raise InputError(f"{path.parent / part}: part of a split GGUF file, is missing; put all {count} in one folder")
+            raise InputError(
+                f"{path.parent / part}: part of a split GGUF file, is missing; put all {count} in one folder"
+            )
     return names
 
 
@@ -134,7 +136,9 @@ def _shards(index: Path) -> set[str]:
         names = set(json.loads(index.read_text("utf-8"))["weight_map"].values())
         paths = {name: (index.parent / name).resolve() for name in names}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{index}: is no index of shards ({' '.join(str(error).split())}); fetch the model again") from error
+        raise InputError(
+            f"{index}: is no index of shards ({' '.join(str(error).split())}); fetch the model again"
+        ) from error
     for name, path in sorted(paths.items()):
         if ".." in Path(name).parts or Path(name).is_absolute():
             raise InputError(f"{index}: weight_map: {name!r} is outside of the folder")

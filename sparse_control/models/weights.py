@@ -1,4 +1,4 @@
-"""Reading weights and tokenizers with transformers: nothing that is missing, left over or of another shape is let by."""
+"""Reading weights and tokenizers with transformers; what is missing, left over or of another shape is refused."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager

@@ -11,6 +11,7 @@ from sparse_control.code_hash import code_sha256, save_closure
 from sparse_control.errors import InputError
 from sparse_control.files import read_json, read_json_lines, sha256_json, write_json, write_json_lines
 from sparse_control.models import LanguageModel, load_model
+from sparse_control.models.identity import ModelIdentity, model_identity
 from sparse_control.protocol.fitting import Fitting
 from sparse_control.protocol.grid import WHICH, check_names
 from sparse_control.protocol.panels import PanelSources, panel_source
@@ -24,8 +25,13 @@ SCHEMA = "six-axis/1"
 CODE = "sparse_control.protocol.study"
 
 
-@lru_cache(maxsize=1)
 def _model(name: str, dtype: str) -> LanguageModel:
+    """The model, loaded once in a process while it stays what it is."""
+    return _loaded(name, dtype, model_identity(name, dtype))
+
+
+@lru_cache(maxsize=1)
+def _loaded(name: str, dtype: str, _identity: ModelIdentity) -> LanguageModel:
     return load_model(name, dtype=dtype)
 
 

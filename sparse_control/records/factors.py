@@ -35,7 +35,11 @@ OF_ATTEMPT = {  # field of the metadata -> of the attempt that was chosen
     "ladder_step": "step",
     "products": "direct_action",
 }
-OF_MODEL = ("identity", "weights_sha256", "tokenizer_sha256")  # fields of the metadata and of a model's provenance alike
+OF_MODEL = (
+    "identity",
+    "weights_sha256",
+    "tokenizer_sha256",
+)  # fields of the metadata and of a model's provenance alike
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -42,8 +42,8 @@ def run(
         keep_unfinished: leave what was kept for a run that goes on, for a caller that removes it (`ModelPaths.finish`).
 
     Raises:
-        InputError: no freeze manifest, anything it lists changed, another model or settings than the frozen ones, other code
-            without a reason, or overlapping resources (the message holds the offending ids).
+        InputError: no freeze manifest, anything it lists changed, another model or settings than the frozen ones,
+            other code without a reason, or overlapping resources (the message holds the offending ids).
     """
     inputs = open_inputs(corpus, root, settings)
     lm, windows, paths = inputs.lm, inputs.windows, inputs.paths

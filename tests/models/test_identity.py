@@ -192,7 +192,9 @@ def test_files_that_change_while_they_are_loaded_are_refused(directory, monkeypa
 def test_an_adapter_is_refused_with_the_command_that_merges_it(directory, name):
     (directory / name).write_text("{}")
     for refuse in (load_model, model_identity, model_label):
-        with pytest.raises(UnsupportedModel, match=rf"{name}: an adapter, which is not applied; .*merge_and_unload") as e:
+        with pytest.raises(
+            UnsupportedModel, match=rf"{name}: an adapter, which is not applied; .*merge_and_unload"
+        ) as e:
             refuse(str(directory))
         assert "\n" not in str(e.value)
 

@@ -120,7 +120,9 @@ def test_a_first_part_under_another_name_is_refused(tmp_path, monkeypatch):
 def _appending_eos():
     tokenizer = words_tokenizer()
     tokenizer.add_special_tokens({"eos_token": "w2"})
-    tokenizer._tokenizer.post_processor = processors.TemplateProcessing(single="w1 $A w2", special_tokens=[("w1", 1), ("w2", 2)])
+    tokenizer._tokenizer.post_processor = processors.TemplateProcessing(
+        single="w1 $A w2", special_tokens=[("w1", 1), ("w2", 2)]
+    )
     return tokenizer
 
 
@@ -203,7 +205,9 @@ def test_a_folders_own_code_is_never_run(directory, tmp_path, monkeypatch, where
         path.write_text(json.dumps(json.loads(path.read_text()) | own))
     elif where == "generation":
         (directory / "custom_generate").mkdir()
-        text = CODE.format(marker=str(marker), base="LlamaConfig") + "\ndef generate(model, **kwargs):\n    return None\n"
+        text = (
+            CODE.format(marker=str(marker), base="LlamaConfig") + "\ndef generate(model, **kwargs):\n    return None\n"
+        )
         (directory / "custom_generate" / "generate.py").write_text(text)
     else:
         config |= {"model_type": "own"} if where == "configuration" else {}

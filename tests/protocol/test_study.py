@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from sparse_control.errors import InputError, UnsupportedModel
-from sparse_control.files import read_json_lines, write_json_lines
+from sparse_control.files import read_json, read_json_lines, write_json, write_json_lines
 from sparse_control.models.sites import all_sites
 from sparse_control.protocol import fitting, gate, study
 from sparse_control.protocol.gate import kept_pairs
@@ -20,7 +20,7 @@ from sparse_control.protocol.splits import Split
 from sparse_control.records.six_axis import read_all_measurements, read_measurements
 from sparse_control.settings import load_settings
 from tests.support.pairs import make_pairs
-from tests.support.tiny import prompt, tiny_model
+from tests.support.tiny import prompt, save_tiny, tiny_model
 
 PARAMS = Path(__file__).parents[2] / "params.yaml"
 
@@ -102,6 +102,16 @@ def test_a_new_seed_leaves_finished_ones_alone(tiny, tmp_path):
     run(tmp_path, settings=settings(seeds=[2]))
     assert len(tiny) == 3
     assert [row["seed"] for row in read_json_lines(path(tmp_path))] == [0, 1, 2], "nothing measured is lost"
+
+
+def test_a_model_that_became_another_is_loaded_again_in_the_same_process(tmp_path):
+    folder = save_tiny(tmp_path / "model")
+    first = study._model(str(folder), "float32")
+    assert study._model(str(folder), "float32") is first
+    config = read_json(folder / "config.json")
+    write_json(folder / "config.json", config | {"rms_norm_eps": 0.5})
+    second = study._model(str(folder), "float32")
+    assert second.identity != first.identity and second.model.config.rms_norm_eps == 0.5
 
 
 def test_an_edited_record_is_measured_again(tiny, tmp_path):

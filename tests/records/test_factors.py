@@ -19,7 +19,7 @@ from sparse_control.records.paths import ModelPaths
 from tests.support.measured_iss import iss_files
 from tests.support.measured_root import MODEL, write_iss
 
-WEIGHTS = {"weights_sha256": "a" * 64, "tokenizer_sha256": None}
+WEIGHTS = {"identity": None, "weights_sha256": "a" * 64, "tokenizer_sha256": None}
 
 
 @pytest.fixture
@@ -54,7 +54,8 @@ FIELDS = {
     "model": "other", "layer": 3, "rank": 63, "oversampling": 31, "power_iterations": 1, "random_seed": 7,
     "calibration_corpus_size": 16, "calibration_sequence_length": 64, "corpus_sha256": "e" * 64, "probe": "rademacher",
     "dtype": "bfloat16", "null": "shuffled_tokens", "reporting": "preregistered seed", "validated": False,
-    "estimator": "svd", "weights_sha256": "b" * 64, "tokenizer_sha256": "b" * 64, "validation_cosine_median": 0.99,
+    "estimator": "svd", "identity": "b" * 64, "weights_sha256": "b" * 64,
+    "tokenizer_sha256": "b" * 64, "validation_cosine_median": 0.99,
     "validation_relative_error_median": 0.01, "iss_rank_difference": 0.0, "iss_seed_deviation": 0.0,
     "ladder_step": "oversampling", "products": "jvp",
 }  # fmt: skip

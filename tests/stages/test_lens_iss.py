@@ -127,7 +127,9 @@ def test_write_show_and_score(command, tmp_path, small_model):
 
     code, out, err = command("score", path)
     assert code == 0 and "warning" not in err
-    assert out.startswith(f"Lens-ISS (future_sum; not official ISS): {model_label(str(small_model))}, lens of 2 prompts, ")
+    assert out.startswith(
+        f"Lens-ISS (future_sum; not official ISS): {model_label(str(small_model))}, lens of 2 prompts, "
+    )
     scored = json.loads(command("score", path, "--layers", "1", "--facts", "calibration", "--json")[1])
     assert scored["official"] is False and scored["layers"] == [1] and scored["facts"] == "calibration"
     assert scored["lens_iss"] is not None and len(scored["lens_sha256"]) == 64
