@@ -52,7 +52,7 @@ def real_array(name: str, values: Any, *, allowed: tuple[float, ...] = ()) -> np
     Raises:
         ValueError: not a flat sequence of real numbers, empty, or a value that is not finite.
     """
-    array = _floats(name, _flat(name, values))
+    array = _floats(name, elements(name, values))
     if len(array) == 0:
         raise ValueError(f"{name} must not be empty, got {brief(values)}")
     return _finite(name, array, allowed)
@@ -94,7 +94,7 @@ def labels(name: str, values: Any) -> list[int | str]:
         ValueError: not a flat sequence, or a label that is missing or neither a whole number nor a string.
     """
     found: list[int | str] = []
-    for index, value in enumerate(_flat(name, values)):
+    for index, value in enumerate(elements(name, values)):
         if isinstance(value, str):
             found.append(str(value))
         elif _is_real(value) and math.isfinite(value) and value == value // 1:
@@ -114,6 +114,20 @@ def equal_lengths(**sequences: Sequence[Any] | np.ndarray) -> None:
     for name, sequence in others:
         if len(sequence) != len(reference):
             raise ValueError(f"{name} must have the length of {first} ({len(reference)}), got {len(sequence)}")
+
+
+def elements(name: str, values: Any) -> list[Any] | np.ndarray:
+    """The elements of a flat sequence as they are; an array of a real dtype whole, of any other as Python objects.
+
+    Raises:
+        ValueError: not a sequence, or one of several dimensions.
+    """
+    if _is_sequence(values):
+        return list(values)
+    array = _array(name, values)
+    if array.ndim != 1:
+        raise ValueError(f"{name} must be one-dimensional, got shape {array.shape}")
+    return array if array.dtype.kind in "fiu" else array.tolist()
 
 
 def brief(value: Any) -> str:
@@ -143,21 +157,11 @@ def _array(name: str, values: Any) -> np.ndarray:
     if np.ma.is_masked(values):
         raise ValueError(f"{name} must not hold masked values, got {brief(values)}")
     if not hasattr(values, "__array__"):
-        raise ValueError(f"{name} must be a sequence of real numbers, got {brief(values)}")
+        raise ValueError(f"{name} must be a sequence, got {brief(values)}")
     try:
         return np.asarray(values)
     except (TypeError, RuntimeError, ValueError) as error:
         raise ValueError(f"{name} must be convertible to a numpy array ({error}), got {brief(values)}") from error
-
-
-def _flat(name: str, values: Any) -> list[Any] | np.ndarray:
-    """The elements of a flat sequence as they are; an array of a real dtype whole, of any other as Python objects."""
-    if _is_sequence(values):
-        return list(values)
-    array = _array(name, values)
-    if array.ndim != 1:
-        raise ValueError(f"{name} must be one-dimensional, got shape {array.shape}")
-    return array if array.dtype.kind in "fiu" else array.tolist()
 
 
 def _floats(name: str, elements: list[Any] | np.ndarray) -> np.ndarray:

@@ -5,11 +5,10 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from sparse_control.arguments import whole_number
 from sparse_control.errors import InputError
-from sparse_control.jacobian.guard import check_exact_mode
+from sparse_control.jacobian.guard import decode_steps, exact_mode, source_layers
 from sparse_control.jacobian.sweep import reverse_sweep
-from sparse_control.models.decode import DecodeStep
+from sparse_control.models.decode import as_prompt
 from sparse_control.models.language_model import LanguageModel
 
 
@@ -29,17 +28,13 @@ def exact_jacobian(lm: LanguageModel, input_ids: Sequence[int] | Tensor, layers:
 
     Raises:
         ValueError: bad `input_ids` or `layers`, or a Jacobian that is not finite (names the layer).
-        UnsupportedModel: training mode, inference mode, offloaded or quantised parameters.
+        UnsupportedModel: as `check_exact_mode`, or hooks by which the last token alone is not what it is in the prompt.
     """
-    check_exact_mode(lm)
-    if isinstance(layers, int):
-        raise ValueError(f"layers must be a sequence of source layers, got {layers!r}; use [{layers}]")
-    layers = range(lm.n_layers) if layers is None else layers
-    layers = [whole_number(f"layers[{index}]", layer, 0, lm.n_layers - 1) for index, layer in enumerate(layers)]
-    if not layers:
-        raise ValueError("layers must name at least one source layer, got none")
-    identity = torch.eye(lm.width, dtype=lm.model.dtype, device=lm.device)
-    jacobians = torch.stack(reverse_sweep(DecodeStep(lm, input_ids), identity, layers))
+    with exact_mode(lm):
+        layers, ids = source_layers(lm, layers), as_prompt(lm, input_ids, "input_ids")
+        (step,) = decode_steps(lm, [ids])
+        identity = torch.eye(lm.width, dtype=lm.model.dtype, device=lm.device)
+        jacobians = torch.stack(reverse_sweep(step, identity, layers))
     for layer, jacobian in zip(layers, jacobians, strict=True):
         if not torch.isfinite(jacobian).all():
             raise ValueError(f"the Jacobian of layer {layer} is not finite; use a wider dtype")
@@ -73,7 +68,7 @@ def jacobian_sum(
         InputError: a Jacobian that is not finite (names the prompt and the layer).
     """
     if total is None:
-        total = torch.zeros((len(layers), lm.width, lm.width), dtype=torch.float64)
+        total = torch.zeros((len(layers), lm.width, lm.width), dtype=torch.float64, device="cpu")
     for index in range(start, stop):
         try:
             jacobians = exact_jacobian(lm, corpus_ids[index], layers)

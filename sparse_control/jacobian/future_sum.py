@@ -7,32 +7,20 @@ With V the positions skip_first..T-2 of a prompt of T tokens,
 The official convention (`exact_jacobian`) is the last position alone, `d h^L_T / d h^l_T`.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
 from sparse_control.arguments import whole_number
 from sparse_control.errors import InputError
-from sparse_control.jacobian.guard import check_exact_mode
-from sparse_control.models.decode import as_prompt
+from sparse_control.jacobian.guard import exact_mode, has_forward_hooks, source_layers
+from sparse_control.models.decode import as_prompt, using_attention
 from sparse_control.models.language_model import LanguageModel
 from sparse_control.models.stream import first_input_as_leaf, full_stream
 
 SKIP_FIRST = 16  # early positions hold attention sinks; published lenses leave out as many
 CHUNK = 64  # cotangents pulled back together
-
-
-@contextmanager
-def _eager_attention(lm: LanguageModel) -> Iterator[None]:
-    """Attention as plain matrix products, which batched cotangents need; the model's own is put back on any exit."""
-    before = lm.model.config._attn_implementation
-    lm.model.set_attn_implementation("eager")
-    try:
-        yield
-    finally:
-        lm.model.set_attn_implementation(before)
 
 
 def future_sum_jacobian(
@@ -60,31 +48,37 @@ def future_sum_jacobian(
 
     Raises:
         ValueError: bad arguments, a prompt without positions in V, or a Jacobian that is not finite (names the layer).
-        UnsupportedModel: training mode, inference mode, offloaded or quantised parameters.
+        UnsupportedModel: as `check_exact_mode`.
     """
-    check_exact_mode(lm)
-    layers = range(lm.n_layers) if layers is None else layers
-    layers = [whole_number(f"layers[{index}]", layer, 0, lm.n_layers - 1) for index, layer in enumerate(layers)]
-    if not layers:
-        raise ValueError("layers must name at least one source layer, got none")
-    skip_first, chunk = whole_number("skip_first", skip_first, 0), whole_number("chunk", chunk, 1)
-    ids = as_prompt(lm, input_ids, "input_ids")
-    if len(ids) < skip_first + 2:
-        raise ValueError(f"input_ids must hold at least skip_first + 2 = {skip_first + 2} tokens, got {len(ids)}")
-    with torch.enable_grad(), _eager_attention(lm), first_input_as_leaf(lm):
-        stream = full_stream(lm, ids[None, :-1])  # nothing at positions of V depends on the last token
+    with exact_mode(lm):
+        layers = source_layers(lm, layers)
+        skip_first, chunk = whole_number("skip_first", skip_first, 0), whole_number("chunk", chunk, 1)
+        ids = as_prompt(lm, input_ids, "input_ids")
+        if len(ids) < skip_first + 2:
+            raise ValueError(f"input_ids must hold at least skip_first + 2 = {skip_first + 2} tokens, got {len(ids)}")
+        jacobians = _summed(lm, ids, layers, skip_first, chunk)
+    for layer, jacobian in zip(layers, jacobians, strict=True):
+        if not torch.isfinite(jacobian).all():
+            raise ValueError(f"the Jacobian of layer {layer} is not finite; use a wider dtype")
+    return jacobians
+
+
+def _summed(lm: LanguageModel, ids: Tensor, layers: Sequence[int], skip_first: int, chunk: int) -> Tensor:
+    """(number of layers, d, d), by chunks of cotangents that are 1 at one coordinate of every position in V."""
+    read = ids if has_forward_hooks(lm) else ids[:-1]  # nothing of the model's own at V depends on the last token
+    # attention as plain matrix products, which batched cotangents need
+    with torch.enable_grad(), using_attention(lm, "eager"), first_input_as_leaf(lm):
+        stream = full_stream(lm, read[None])
+    end = len(ids) - 1
     final, sources = stream[-1], [stream[layer] for layer in layers]
     jacobians = final.new_empty(len(layers), lm.width, lm.width)
     for start in range(0, lm.width, chunk):
         rows = torch.arange(start, min(start + chunk, lm.width), device=final.device)
-        cotangents = final.new_zeros(len(rows), *final.shape)  # (c, 1, T-1, d)
-        cotangents[torch.arange(len(rows)), :, skip_first:, rows] = 1.0
+        cotangents = final.new_zeros(len(rows), *final.shape)  # (c, 1, T-1 or T, d)
+        cotangents[torch.arange(len(rows), device=final.device), :, skip_first:end, rows] = 1.0
         pulled = torch.autograd.grad(final, sources, cotangents, retain_graph=True, is_grads_batched=True)
         for index, gradient in enumerate(pulled):
-            jacobians[index, start : start + len(rows)] = gradient[:, 0, skip_first:].mean(1)
-    for layer, jacobian in zip(layers, jacobians, strict=True):
-        if not torch.isfinite(jacobian).all():
-            raise ValueError(f"the Jacobian of layer {layer} is not finite; use a wider dtype")
+            jacobians[index, start : start + len(rows)] = gradient[:, 0, skip_first:end].mean(1)
     return jacobians
 
 
@@ -113,7 +107,7 @@ def corpus_future_sum(
     """
     if not len(corpus_ids):
         raise ValueError("corpus_ids must hold at least one prompt")
-    total = torch.zeros(len(layers), lm.width, lm.width, dtype=torch.float64)
+    total = torch.zeros(len(layers), lm.width, lm.width, dtype=torch.float64, device="cpu")
     for index, ids in enumerate(corpus_ids):
         try:
             total += future_sum_jacobian(lm, ids, layers, skip_first=skip_first, chunk=chunk).cpu()

@@ -9,7 +9,7 @@ from scipy.sparse.linalg import LinearOperator
 from torch import Tensor
 
 from sparse_control.arguments import brief, real_tensor, whole_number
-from sparse_control.jacobian.guard import check_exact_mode
+from sparse_control.jacobian.guard import check_exact_mode, decode_steps, exact_mode
 from sparse_control.jacobian.sweep import pull_back, push_forward
 from sparse_control.models.decode import DecodeStep, as_prompt
 from sparse_control.models.language_model import LanguageModel
@@ -150,8 +150,10 @@ class CorpusOperator(_Products):
         self._free_bytes = kept_bytes
 
     def prompt_products(self, product: Product, block: Tensor) -> Iterator[Tensor]:
-        """Products of each prompt's own Jacobian, `push_forward` or `pull_back`, in corpus order: (d, m) -> (m, d)."""
-        check_exact_mode(self.lm)
+        """Products of each prompt's own Jacobian, `push_forward` or `pull_back`, in corpus order: (d, m) -> (m, d).
+
+        To be gone through within `exact_mode`.
+        """
         rows = block.T.to(self.lm.device, self.lm.model.dtype).contiguous()
         for step in self._steps():
             yield product(step, {self.layer: rows})[self.layer].cpu()
@@ -159,7 +161,7 @@ class CorpusOperator(_Products):
     def _steps(self) -> Iterator[DecodeStep]:
         yield from self._kept
         for start in range(len(self._kept), len(self.corpus_ids), PROMPTS_PER_FORWARD):
-            steps = DecodeStep.batch(self.lm, self.corpus_ids[start : start + PROMPTS_PER_FORWARD])
+            steps = decode_steps(self.lm, self.corpus_ids[start : start + PROMPTS_PER_FORWARD])
             for index, step in enumerate(steps, start):
                 if len(self._kept) == index and step.nbytes <= self._free_bytes:  # kept are the first ones, in order
                     self._kept.append(step)
@@ -168,8 +170,9 @@ class CorpusOperator(_Products):
 
     def _mean(self, product: Product, block: Tensor) -> Tensor:
         total = torch.zeros(block.T.shape, dtype=torch.float64, device="cpu")
-        for rows in self.prompt_products(product, block):
-            total += rows
+        with exact_mode(self.lm):
+            for rows in self.prompt_products(product, block):
+                total += rows
         return total.T / len(self.corpus_ids)
 
     def _forward(self, block: Tensor) -> Tensor:
@@ -232,8 +235,9 @@ def nested_actions(
     if states.ndim != 2 or states.shape[1] != lm.width:
         raise ValueError(f"vectors must have shape (M, {lm.width}), got {tuple(states.shape)}")
     total, means = torch.zeros(states.shape, dtype=torch.float64, device="cpu"), {}
-    for count, rows in enumerate(operator.prompt_products(push_forward, states.T), start=1):
-        total += rows
-        if count in sizes:
-            means[count] = total / count
+    with exact_mode(lm):
+        for count, rows in enumerate(operator.prompt_products(push_forward, states.T), start=1):
+            total += rows
+            if count in sizes:
+                means[count] = total / count
     return means

@@ -8,9 +8,9 @@ from torch import Tensor
 from torch.func import jvp
 
 from sparse_control.errors import UnsupportedModel
-from sparse_control.jacobian.guard import check_exact_mode
+from sparse_control.jacobian.guard import check_decode_step, exact_mode, source_layers
 from sparse_control.jacobian.sweep import pull_back, push_forward
-from sparse_control.models.decode import DecodeStep
+from sparse_control.models.decode import DecodeStep, as_prompt
 from sparse_control.models.language_model import LanguageModel
 from sparse_control.seeds import stream
 
@@ -29,19 +29,22 @@ def check_derivatives(lm: LanguageModel, input_ids: Sequence[int] | Tensor, laye
         layers: source layers.
 
     Raises:
-        UnsupportedModel: names the layer; or as `check_exact_mode`.
+        ValueError: bad `input_ids` or `layers`.
+        UnsupportedModel: names the layer; or as `check_exact_mode` and `check_decode_step`.
     """
-    check_exact_mode(lm)
-    step = DecodeStep(lm, input_ids)
     draws = stream(0, "jacobian", "preflight", "adjoint").standard_normal((2, lm.width))
     u, v = torch.from_numpy(draws).to(lm.device, lm.model.dtype)
-    reverse = pull_back(step, dict.fromkeys(layers, v[None]))
-    try:
-        forward = _forward_mode(step, u, layers)
-    except NotImplementedError as error:
-        reason = " ".join(str(error).split())[:120]
-        warnings.warn(f"{lm.name}: forward mode cannot check the reverse derivatives ({reason})", stacklevel=2)
-        forward = {layer: rows[0] for layer, rows in push_forward(step, dict.fromkeys(layers, u[None])).items()}
+    with exact_mode(lm):
+        ids, layers = as_prompt(lm, input_ids, "input_ids"), source_layers(lm, layers)
+        step = DecodeStep(lm, ids)
+        check_decode_step(lm, step, ids)
+        reverse = pull_back(step, dict.fromkeys(layers, v[None]))
+        try:
+            forward = _forward_mode(step, u, layers)
+        except NotImplementedError as error:
+            reason = " ".join(str(error).split())[:120]
+            warnings.warn(f"{lm.name}: forward mode cannot check the reverse derivatives ({reason})", stacklevel=2)
+            forward = {layer: rows[0] for layer, rows in push_forward(step, dict.fromkeys(layers, u[None])).items()}
     for layer, pushed in forward.items():
         pushed, pulled = pushed.double(), reverse[layer][0].double()
         if not (torch.isfinite(pushed).all() and torch.isfinite(pulled).all()):
@@ -54,9 +57,9 @@ def check_derivatives(lm: LanguageModel, input_ids: Sequence[int] | Tensor, laye
             )
     config = lm.model.config.get_text_config()
     window = getattr(config, "sliding_window", None) if getattr(config, "use_sliding_window", True) else None
-    if window and len(input_ids) < window:
+    if window and len(ids) < window:
         warnings.warn(
-            f"{lm.name}: prompts of {len(input_ids)} tokens never fill the attention window of {window}", stacklevel=2
+            f"{lm.name}: prompts of {len(ids)} tokens never fill the attention window of {window}", stacklevel=2
         )
 
 

@@ -91,6 +91,6 @@ def load_factors(folder: Path) -> tuple[Factors, dict[str, Any]]:
     for name, tensor, shape in (("Q.pt", Q, (width, columns)), ("B.pt", B, (columns, width))):
         if tuple(tensor.shape) != shape:
             raise InputError(f"{folder / name}: shape is {tuple(tensor.shape)}, metadata.json says {shape}")
-    if float((Q.T @ Q - torch.eye(columns)).abs().max()) > 1e-3:
+    if float((Q.T @ Q - torch.eye(columns, device="cpu")).abs().max()) > 1e-3:
         raise InputError(f"{folder / 'Q.pt'}: its columns are not orthonormal; {RESTORE}")
     return Factors(Q, B, metadata["rank"], metadata["oversampling"]), metadata

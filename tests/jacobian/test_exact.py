@@ -119,7 +119,7 @@ def test_an_id_outside_the_vocabulary():
 
 
 def test_one_layer_must_be_a_sequence():
-    with pytest.raises(ValueError, match=r"layers must be a sequence of source layers, got 1; use \[1\]"):
+    with pytest.raises(ValueError, match="layers must be a sequence, got 1"):
         exact_jacobian(tiny_model(), prompt(), 1)
 
 

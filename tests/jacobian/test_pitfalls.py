@@ -239,15 +239,17 @@ def test_same_bits_at_a_fixed_number_of_threads_and_same_values_at_another():
 def test_tf32_is_refused(monkeypatch):
     lm = tiny_model()
     monkeypatch.setattr(LanguageModel, "device", torch.device("cuda"))
-    before = torch.backends.cuda.matmul.allow_tf32
+    before = torch.backends.cuda.matmul.fp32_precision
     try:
-        torch.backends.cuda.matmul.allow_tf32 = False
+        torch.backends.cuda.matmul.fp32_precision = "ieee"
         check_exact_mode(lm)
-        torch.backends.cuda.matmul.allow_tf32 = True
-        with pytest.raises(UnsupportedModel, match="allow_tf32 = False"):
+        torch.backends.cuda.matmul.fp32_precision = "tf32"
+        with pytest.raises(
+            UnsupportedModel, match=r"taken in tf32; set torch.backends.cuda.matmul.fp32_precision = 'i"
+        ):
             check_exact_mode(lm)
     finally:
-        torch.backends.cuda.matmul.allow_tf32 = before
+        torch.backends.cuda.matmul.fp32_precision = before
 
 
 # --- F17, F18, F19: finite differences, quantised kernels -----------------------------------------------------------
