@@ -201,6 +201,46 @@ def test_score_without_readouts_says_not_measured(run, tmp_path):
     assert axes["reuse"] == {"n_seeds": 0} and axes["preservation"]["seed_mean_passes"] == 1
 
 
+def test_score_says_what_an_axis_needs(run, tmp_path):
+    path = tmp_path / "some.json"
+    path.write_text(json.dumps({"schema": "score/1", "seeds": [{"seed": 0, "kl": [0.0]}]}))
+    lines = dict(line.split(None, 1) for line in run("score", path)[1].splitlines()[2:])
+    assert lines["signed_reversal"].split("  ")[-1] == "needs source, target and reversed"
+    assert "needs" not in lines["preservation"]
+
+
+def test_score_takes_json_lines(run, tmp_path):
+    """A line per seed gives what one JSON value gives; an error names its line."""
+    content = json.loads(EXAMPLE.read_text())
+    rows = [{name: value for name, value in content.items() if name != "seeds"}, *content["seeds"]]
+    path = tmp_path / "readouts.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert run("score", path, "--json") == run("score", EXAMPLE, "--json")
+    rows[2]["kl"] = ["0.1"]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    refused(run("score", path), f"{path}:3: kl.0: ", "got '0.1'")
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows[1:]))
+    refused(run("score", path), f"{path}:1: expected schema, name and tolerance")
+    path.write_text("")
+    refused(run("score", path), f"{path}:1: expected schema, name and tolerance")
+
+
+def test_score_as_latex_and_as_a_page(run):
+    tex = run("score", EXAMPLE, "--tex")[1]
+    assert tex.startswith("\\begin{longtable}") and "reachability & \\ensuremath" in tex
+    page = run("score", EXAMPLE, "--html")[1]
+    assert page.startswith("<!doctype html>") and "<td" in page and "score.csv" not in page
+
+
+def test_score_gives_its_schema_and_an_example(run, tmp_path):
+    schema = json.loads(run("score", "--schema")[1])
+    assert set(schema["properties"]) == {"schema", "name", "tolerance", "seeds"}
+    path = tmp_path / "mine.json"
+    path.write_text(run("score", "--example")[1])
+    assert run("score", path) == run("score", EXAMPLE)
+    refused(run("score"), "FILE: is missing; `score --example`")
+
+
 SEED = {"seed": 0, "source": [0.0, 0.0], "target": [1.0, 2.0], "patched": [1.0, 1.0]}
 
 

@@ -6,6 +6,8 @@ from pathlib import Path
 import click
 
 from sparse_control.commands.options import Folder, root_option, wait_option
+from sparse_control.errors import InputError
+from sparse_control.files import read_text
 from sparse_control.project import project_folder
 
 
@@ -56,24 +58,46 @@ def verify(root: Path | None, as_json: bool, verbose: bool) -> None:
 
 
 @click.command()
-@click.argument("file", type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="Unrounded statistics as JSON.")
-def score(file: Path, as_json: bool) -> None:
-    """Six axes for your own intervention, from a JSON FILE of readouts.
+@click.argument("file", type=click.Path(path_type=Path), required=False)
+@click.option("--json", "form", flag_value="json", help="Unrounded statistics as JSON.")
+@click.option("--tex", "form", flag_value="tex", help="A LaTeX table (longtable, booktabs).")
+@click.option("--html", "form", flag_value="html", help="A page of its own.")
+@click.option("--schema", "form", flag_value="schema", help="The JSON schema of FILE, and nothing else.")
+@click.option("--example", "form", flag_value="example", help="A FILE with every field, to start from.")
+def score(file: Path | None, form: str | None) -> None:
+    """Six axes for your own intervention, from a FILE of readouts.
 
-    examples/score_example.json has every field; help(sparse_control.records.readouts) says what each one is. An axis
-    whose readouts are absent is reported as not measured.
+    FILE is JSON, or JSON lines with a line per seed (.jsonl). An axis whose readouts are absent is not measured, and
+    the table says what it needs; help(sparse_control.records.readouts) says what each field is.
+
+    \b
+    python -m sparse_control score --example > mine.json
+    python -m sparse_control score mine.json
     """
-    from sparse_control.records.readouts import score_file
-    from sparse_control.tables.score import score_rows
+    from sparse_control.records.base import printable
+    from sparse_control.records.readouts import ScoreFile, score_file
+    from sparse_control.tables.score import HEADINGS, score_rows, score_table
 
-    name, axes = score_file(file)
-    if as_json:
-        click.echo(json.dumps({"name": name, "axes": axes}, indent=1, ensure_ascii=False, allow_nan=False))
+    if form == "schema":
+        click.echo(json.dumps(ScoreFile.model_json_schema(), indent=1, ensure_ascii=True))
         return
-    rows = [("axis", "statistic", "value", "pass"), *score_rows(axes)]
+    if form == "example":
+        click.echo(read_text(project_folder() / "examples" / "score_example.json"), nl=False)
+        return
+    if file is None:
+        raise InputError("FILE: is missing; `score --example` prints one to start from")
+    name, axes = score_file(file)
+    if form == "json":
+        click.echo(json.dumps({"name": name, "axes": axes}, indent=1, ensure_ascii=True, allow_nan=False))
+        return
+    if form in ("tex", "html"):
+        from sparse_control.tables.render import render_one
+
+        click.echo(render_one(score_table(printable(name), axes), project_folder(), html=form == "html"), nl=False)
+        return
+    rows = [HEADINGS, *score_rows(axes)]
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
-    click.echo("".join(character if character.isprintable() else " " for character in name))
+    click.echo(printable(name))
     for row in rows:
         click.echo(
             "  ".join([*(cell.ljust(width) for cell, width in zip(row[:3], widths, strict=True)), row[3]]).rstrip()

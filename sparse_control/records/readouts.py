@@ -18,6 +18,7 @@
       }, ...]
     }
 
+As JSON lines the first line has `schema`, `name` and `tolerance`, and every other line is one of the seeds.
 Only `schema`, `seeds` and `seed` must be there. An axis is scored over the seeds that have its readouts; one that
 no seed has is "not measured". `examples/score_example.json` has every field.
 """
@@ -30,8 +31,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from sparse_control.errors import InputError
+from sparse_control.files import read_json_lines
 from sparse_control.metrics import over_seeds
-from sparse_control.records.base import Count, NonNegative, Record, read_record, same_length
+from sparse_control.records.base import Count, NonNegative, Record, read_record, same_length, validate
 
 Readouts = Annotated[list[float], Field(min_length=1)]
 
@@ -117,6 +119,34 @@ class ScoreFile(Record):
         return self
 
 
+# axis -> what a seed must have to be scored on it
+NEEDS = {
+    "reachability": "source, target and patched",
+    "signed_reversal": "source, target and reversed",
+    "dose_response": "doses, and progress or source, target and patched_by_dose",
+    "feedback": "feedback, and the tolerance of the file",
+    "preservation": "kl",
+    "reuse": "reuse",
+}
+
+
+def read_score_file(path: Path) -> ScoreFile:
+    """A file of readouts, as one JSON value or as JSON lines.
+
+    Raises:
+        InputError: names the file, of JSON lines the line, the field and the value.
+    """
+    path = Path(path)
+    if path.suffix != ".jsonl":
+        return read_record(ScoreFile, path)
+    head, *rows = read_json_lines(path) or [None]
+    if not isinstance(head, dict) or "schema" not in head or "seeds" in head:
+        raise InputError(f"{path}:1: expected schema, name and tolerance, then a line per seed; see score --example")
+    for number, row in enumerate(rows, start=2):
+        validate(ScoredSeed, row, f"{path}:{number}")
+    return validate(ScoreFile, head | {"seeds": rows}, f"{path}:1")
+
+
 def _dose(seed: ScoredSeed) -> tuple[list[float], list[float] | None]:
     return seed.doses, seed.progress or over_seeds.curve(seed.source, seed.target, seed.patched_by_dose)
 
@@ -166,7 +196,7 @@ def score_file(path: Path) -> tuple[str, dict[str, dict[str, Any]]]:
     Raises:
         InputError: names the file, the field and the value.
     """
-    content = read_record(ScoreFile, path)
+    content = read_score_file(path)
     try:
         result = score(content)
     except ValueError as error:

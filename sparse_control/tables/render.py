@@ -17,7 +17,7 @@ from sparse_control.records.lock import root_lock
 from sparse_control.records.paths import TABLES, paper_folder
 from sparse_control.records.read import Records, read_records
 from sparse_control.tables.parts import all_tables, parts
-from sparse_control.tables.shown import headline, shown
+from sparse_control.tables.shown import Shown, headline, shown
 from sparse_control.tables.table import cell_text
 from sparse_control.tables.typeset import typeset_html, typeset_tex
 from sparse_control.tables.values import Value, read_values, shown_values
@@ -70,12 +70,30 @@ def render(records: Records, project: Path, frames: Mapping[str, pd.DataFrame] |
             ready = [shown(table, frames[part.path(table.name)], part) for table in tables]
             files |= {part.path(f"{table.name}.tex"): tex.render(table=table) for table in ready}
             if ready:
-                page = html.render(tables=ready, headline=headline(part), others=[] if part.folder else others)
+                page = html.render(
+                    tables=ready, headline=headline(part), others=[] if part.folder else others, recomputed=True
+                )
                 files[part.path("index.html")] = page
     except TemplateError as error:
         raise InputError(f"{folder}: {type(error).__name__}: {error}; restore the templates from git") from error
     files["values.tex"] = values_tex(read_values(project), frames)
     return files | {f"{name}.csv": csv_text(frame) for name, frame in frames.items()}
+
+
+def render_one(table: Shown, project: Path, *, html: bool) -> str:
+    """One table as LaTeX, or as an HTML page of its own.
+
+    Raises:
+        InputError: a template is missing or broken.
+    """
+    folder = Path(project, "paper", "templates")
+    try:
+        if html:
+            page = _environment(folder, html=True).get_template("index.html.j2")
+            return page.render(tables=[table], headline=table.title, others=[], recomputed=False)
+        return _environment(folder, html=False).get_template("table.tex.j2").render(table=table)
+    except TemplateError as error:
+        raise InputError(f"{folder}: {type(error).__name__}: {error}; restore the templates from git") from error
 
 
 def values_tex(values: Sequence[Value], frames: Mapping[str, pd.DataFrame]) -> str:

@@ -2,7 +2,11 @@
 
 from typing import Any
 
+from sparse_control.records.readouts import NEEDS
 from sparse_control.tables.columns import Row, fixed, of, significant, with_deviation
+from sparse_control.tables.shown import Shown
+
+HEADINGS = ("axis", "statistic", "value", "pass")
 
 
 def score_rows(axes: dict[str, dict[str, Any]]) -> list[tuple[str, str, str, str]]:
@@ -32,7 +36,22 @@ def score_rows(axes: dict[str, dict[str, Any]]) -> list[tuple[str, str, str, str
         ),
         "reuse": lambda r: ("refit, frozen", f"{_spread(r, 'refit', 3)}, {_spread(r, 'frozen', 3)}", "no threshold"),
     }
-    return [(axis, *rows[axis](r)) if r["n_seeds"] else (axis, "not measured", "", "") for axis, r in axes.items()]
+    missing = {axis: (axis, "not measured", f"needs {NEEDS[axis]}", "") for axis in axes}
+    return [(axis, *rows[axis](r)) if r["n_seeds"] else missing[axis] for axis, r in axes.items()]
+
+
+def score_table(name: str, axes: dict[str, dict[str, Any]]) -> Shown:
+    """The six axes as a table ready for a template."""
+    return Shown(
+        name="score",
+        label="score",
+        title=name,
+        caption="Six axes of one intervention, over the seeds that have their readouts.",
+        by_model=False,
+        headings=HEADINGS,
+        aligns=("l", "l", "l", "l"),
+        rows=tuple(score_rows(axes)),
+    )
 
 
 def _spread(row: Row, name: str, digits: int) -> str:
