@@ -13,10 +13,10 @@ from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 from flows.cluster import check_dask
 from flows.reports import ProgressBar
 from sparse_control.errors import InputError
-from sparse_control.models.fetch import registry
 from sparse_control.models.locate import check_model_name
 from sparse_control.project import project_folder
 from sparse_control.receipt import Receipt
+from sparse_control.registry import registry
 from sparse_control.settings import Settings, load_settings
 from tasks.caching import finished, standing_receipt, started
 

@@ -65,7 +65,8 @@ def _project() -> Iterator[tuple[str, str, str]]:
 
 
 def _models() -> Iterator[tuple[str, str, str]]:
-    from sparse_control.models.fetch import model_path, registry
+    from sparse_control.models.fetch import model_path
+    from sparse_control.registry import registry
 
     for name, source in registry().items():
         path = model_path(source)

@@ -156,8 +156,8 @@ def _measured(path: Path, seed: int | None) -> "Measurement":
 def _loaded(model: str | None, measured: "Measurement | None") -> "LanguageModel":
     from sparse_control.commands.measure import check_model
     from sparse_control.models import load_model
-    from sparse_control.models.fetch import registry
     from sparse_control.project import project_folder
+    from sparse_control.registry import registry
     from sparse_control.settings import load_settings
 
     name = model or (measured.model.replace("--", "/") if measured is not None else None)

@@ -14,7 +14,8 @@ def models() -> None:
 @models.command("list")
 def models_list() -> None:
     """The registry, and what stands in the cache."""
-    from sparse_control.models.fetch import model_path, registry
+    from sparse_control.models.fetch import model_path
+    from sparse_control.registry import registry
 
     for name, source in registry().items():
         state = "fetched" if model_path(source).is_file() else f"python -m sparse_control models fetch {name}"

