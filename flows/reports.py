@@ -68,7 +68,7 @@ def tables_artifact(flow: str, root: Path, group: str) -> None:
         return
     try:
         markdown = markdown_tables(root, group)
-    except Exception as error:  # of records that this run has not made, or of their tables; what is measured stands
+    except Exception as error:  # of records that this run has not made, or of their tables; what is measured stays
         click.echo(f"note: no tables for Prefect ({type(error).__name__}: {error})", err=True)
         return
     _told(create_markdown_artifact, markdown=markdown, key=_key(flow, "tables"), description=str(root))

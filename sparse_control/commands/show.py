@@ -106,7 +106,7 @@ def show_iss(context: click.Context, root: Path | None) -> None:
 def show_protocol(context: click.Context, root: Path | None, preset: str, model: str | None, plan: bool) -> None:
     """What the six-axis protocol is on a model, and its tables.
 
-    Axes with their thresholds, tasks, selectors, direction rules and sites stand first, as the preset has them.
+    Axes with their thresholds, tasks, selectors, direction rules and sites come first, as the preset has them.
     """
     from sparse_control.protocol.grid import restricted
     from sparse_control.settings import load_settings

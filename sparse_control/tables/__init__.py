@@ -4,7 +4,7 @@ A table is one declaration (`table.Table`) in the module of its family; `TABLES`
 only place that rounds, `shown` makes a table strings, and `render` writes the strings as LaTeX, CSV and HTML.
 """
 
-from sparse_control.tables.parts import all_tables, parts
+from sparse_control.tables.parts import all_tables
 from sparse_control.tables.registry import TABLES
 
-__all__ = ["TABLES", "all_tables", "parts"]
+__all__ = ["TABLES", "all_tables"]

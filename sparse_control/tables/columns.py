@@ -50,7 +50,7 @@ def significant(value: float | None, digits: int = 3) -> str:
 
 @dataclass(frozen=True)
 class Column:
-    """One shown column: its heading (line breaks allowed), the text of a row, and where it stands."""
+    """One shown column: its heading (line breaks allowed), the text of a row, and how it is aligned."""
 
     heading: str
     text: Callable[[Row], str]

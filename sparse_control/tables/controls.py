@@ -44,11 +44,11 @@ ORDER = (
 
 
 def _controls(model: ModelRecords) -> list[Row]:
-    def place(row: Row) -> tuple[Any, ...]:
+    def key(row: Row) -> tuple[Any, ...]:
         rank = ORDER.index(row["selector"]) if row["selector"] in ORDER else len(ORDER)
         return row["task"], row["condition"] != "P", row["condition"], rank, row["selector"]
 
-    return sorted(axis_rows(model, _control), key=place)
+    return sorted(axis_rows(model, _control), key=key)
 
 
 def _control(seeds: Seeds) -> Row:

@@ -211,7 +211,7 @@ def _rank_curve(model: ModelRecords) -> Iterator[Row]:
 def _main_ranks(rows: list[Row]) -> list[Row]:
     """Per layer of the window, Gaussian probes: for each k the smallest p, at the ends of q; and the largest r.
 
-    Beside the plain ones stands the error with Rademacher probes.
+    Beside the plain ones is the error with Rademacher probes.
     """
     key = ("layer", "estimator", "p", "q", "k")
     rademacher = {tuple(row[name] for name in key): row["E_vec"] for row in rows if row["probe"] == "rademacher"}

@@ -131,8 +131,8 @@ def _alternatives(rows: list[Row]) -> Found:
         if name != QB:
             ahead = [row for row in ordered if row["qb_fails_at_smallest_k"]]
             found[f"{name}: layers that pass where qb fails"] = len(ahead)
-            for place, row in (("first", ordered[0]), ("last", ordered[-1])):
-                found[f"{name}: E_vec over that of qb at the {place} layer"] = row["E_vec_over_qb"]
+            for which, row in (("first", ordered[0]), ("last", ordered[-1])):
+                found[f"{name}: E_vec over that of qb at the {which} layer"] = row["E_vec_over_qb"]
     return found
 
 

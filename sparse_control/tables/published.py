@@ -69,8 +69,8 @@ def _with_ours(rows: list[Row]) -> list[Row]:
     folded = {(*key(row), COUNT_OF[row["statistic"]]) for row in counts.values() if row["statistic"] in COUNT_OF}
     return [
         row | {"count": counts.get((*key(row), COUNT_OF.get(row["statistic"])))}
-        for place, row in counts.items()
-        if place not in folded
+        for figure, row in counts.items()
+        if figure not in folded
     ]
 
 

@@ -100,8 +100,8 @@ class Table:
         for row in rows_of(frame):
             for column, value in row.items():
                 if isinstance(value, float) and not math.isfinite(value):
-                    place = printable(", ".join(str(part) for part in list(row.values())[:4]))
-                    message = f"{column} of {place} is {value}; the records hold values out of range"
+                    which = printable(", ".join(str(part) for part in list(row.values())[:4]))
+                    message = f"{column} of {which} is {value}; the records hold values out of range"
                     raise InputError(f"table {self.name}: {message}")
 
 
