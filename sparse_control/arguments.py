@@ -143,6 +143,8 @@ def _is_sequence(values: Any) -> bool:
 
 
 def _is_real(value: Any) -> bool:
+    if type(value) is float:  # nearly all of them, and the rest is many times slower
+        return True
     return isinstance(value, (Real, np.integer, np.floating)) and not isinstance(value, (bool, np.bool_))
 
 
