@@ -16,6 +16,7 @@ import pytest
 from sparse_control import cli
 from sparse_control.commands import doctor, entry, extras, measure
 from sparse_control.errors import InputError
+from sparse_control.records.paths import ModelPaths
 from tests.support.measured_root import build_root
 
 PROJECT = Path(__file__).parent.parent
@@ -114,7 +115,7 @@ def test_reproduce(run, built, tmp_path):
 
 def test_reproduce_warns_of_changed_measurements(run, built, tmp_path):
     root = shutil.copytree(built, tmp_path / "root")
-    path = root / "measurements/toy-model/ioi.coverage_driver.P.jsonl"
+    path = ModelPaths(root, "toy-model").six_axis("ioi", "coverage_driver", "P")
     path.write_text(path.read_text().replace('"gain": 0.2', '"gain": 0.3'))
     code, out, err = run("reproduce", "--root", root)
     assert code == 0 and err.startswith("warning: 1 measurements differ") and path.name in err
@@ -123,7 +124,7 @@ def test_reproduce_warns_of_changed_measurements(run, built, tmp_path):
 
 def test_reproduce_names_the_broken_line(run, built, tmp_path):
     root = shutil.copytree(built, tmp_path / "root")
-    path = root / "measurements/toy-model/ioi.coverage_driver.P.jsonl"
+    path = ModelPaths(root, "toy-model").six_axis("ioi", "coverage_driver", "P")
     path.write_text(path.read_text() + "{\n")
     refused(run("reproduce", "--root", root), f"{path}:4: ")
 
@@ -136,7 +137,7 @@ def test_show(run, built):
     assert run("show", "--root", built, "reuse") == run("show", "reuse", "--root", built)
     assert "not supported by this model" in run("show", "dose_response", "--root", built)[1]
     refused(run("show", "nothing", "--root", built), "'nothing'", "reachability")
-    refused(run("show", "--root", built / "measurements"), "no measurements")
+    refused(run("show", "--root", built / "paper"), "no measurements")
 
 
 def test_show_protocol_says_what_it_is(run, built, tmp_path):
@@ -157,7 +158,7 @@ def test_show_protocol_says_what_it_is(run, built, tmp_path):
 
 def test_show_provenance(run, built, tmp_path):
     code, out, err = run("show", "provenance", "paper/tables/reuse.csv", "--root", built)
-    assert code == 0 and err == "" and "measurements/toy-model/ioi.coverage_driver.P.jsonl" in out
+    assert code == 0 and err == "" and "toy-model/six_axis/ioi.coverage_driver.P.jsonl" in out
     assert run("show", "--root", built, "provenance", built / "paper/tables/reuse.csv")[0] == 0
     refused(run("show", "provenance", "absent.csv", "--root", built), "absent.csv: no such file")
     (tmp_path / "other.csv").write_text("x")
@@ -296,7 +297,7 @@ def test_a_root_without_measurements_names_where_some_are(run, monkeypatch, buil
     monkeypatch.setattr("sparse_control.records.manifest.project_folder", lambda: tmp_path)
     monkeypatch.chdir(tmp_path)
     for command in ("verify", "show", "reproduce"):
-        refused(run(command, "--root", tmp_path), "git checkout -- measurements jacobian_iss", "--root runs/smoke")
+        refused(run(command, "--root", tmp_path), "git checkout -- measurements", "--root runs/smoke")
     shutil.copytree(built, tmp_path / "runs" / "own")
     for command in ("verify", "show", "reproduce"):
         refused(run(command, "--root", tmp_path), "there are some in runs/own: add --root runs/own")
@@ -537,9 +538,8 @@ def test_an_unpacked_archive_with_a_read_only_home(built, tmp_path):
     shutil.copy(PROJECT / "paper" / "published.yaml", checkout / "paper")
     (checkout / "paper" / "main.tex").write_text("")
     (checkout / "paper" / "claims.yaml").write_text("[]")
-    for name in ("measurements", "jacobian_iss", "MANIFEST.json", "paper/tables"):
-        source = built / name
-        (shutil.copytree if source.is_dir() else shutil.copy)(source, checkout / name)
+    shutil.copytree(built, checkout / "measurements", ignore=shutil.ignore_patterns("paper"))
+    shutil.copytree(built / "paper", checkout / "paper", dirs_exist_ok=True)
     home.chmod(0o500)
     env = {"PATH": "/nonexistent", "HOME": str(home), "PYTHONPATH": str(checkout), "PYTHONDONTWRITEBYTECODE": "1"}
     try:
