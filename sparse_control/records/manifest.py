@@ -29,7 +29,7 @@ from sparse_control.records.paths import (
 NAME = "MANIFEST.json"
 MEASURED = (".json", ".jsonl", ".yaml")
 BINARY = (".pt", ".safetensors")  # references, factors, states: large, and not in git
-RENDERED = (".tex", ".csv", ".html", ".pdf", ".svg", ".png")
+RENDERED = (".tex", ".csv", ".html", ".json", ".pdf", ".svg", ".png")
 
 _MODEL = rf"^[^/]+/(({JACOBIAN_ISS}|{SIX_AXIS})/|{NULLS}/[^/]+/{JACOBIAN_ISS}/)"
 Measured = Annotated[RelativePath, Field(pattern=_MODEL)]

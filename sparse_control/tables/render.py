@@ -16,6 +16,7 @@ from sparse_control.records.listing import check_below
 from sparse_control.records.lock import root_lock
 from sparse_control.records.paths import TABLES, paper_folder
 from sparse_control.records.read import Records, read_records
+from sparse_control.tables.metrics import metrics_files
 from sparse_control.tables.parts import all_tables, parts
 from sparse_control.tables.shown import Shown, headline, shown
 from sparse_control.tables.table import cell_text
@@ -46,7 +47,8 @@ def csv_text(frame: pd.DataFrame) -> str:
 
 
 def render(records: Records, project: Path, frames: Mapping[str, pd.DataFrame] | None = None) -> dict[str, str]:
-    """Every file of `paper/tables/` by its name: `{table}.tex`, `{table}.csv`, `index.html` and `values.tex`.
+    """Every file of `paper/tables/` by its name: `{table}.tex`, `{table}.csv`, `index.html`, `values.tex`
+    and `metrics/{model}.json`.
 
     Those of a null are in a folder of their own, with a page of their own.
 
@@ -77,6 +79,7 @@ def render(records: Records, project: Path, frames: Mapping[str, pd.DataFrame] |
     except TemplateError as error:
         raise InputError(f"{folder}: {type(error).__name__}: {error}; restore the templates from git") from error
     files["values.tex"] = values_tex(read_values(project), frames)
+    files |= metrics_files(records, frames)
     return files | {f"{name}.csv": csv_text(frame) for name, frame in frames.items()}
 
 

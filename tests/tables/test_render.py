@@ -262,8 +262,9 @@ def test_reproduce_elsewhere_leaves_the_root_alone(root, tmp_path):
     before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
     paths = reproduce(root, tmp_path / "elsewhere")
     assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file()} == before
-    assert {path.name: path.read_bytes() for path in paths} == {
-        path.name: path.read_bytes() for path in (root / "paper" / "tables").iterdir() if path.is_file()
+    tables = root / "paper" / "tables"
+    assert {path.relative_to(tmp_path / "elsewhere"): path.read_bytes() for path in paths} == {
+        path.relative_to(tables): path.read_bytes() for path in tables.rglob("*") if path.is_file()
     }
 
 
