@@ -15,12 +15,13 @@ from sparse_control.commands.inputs import corpus, models
 from sparse_control.commands.lens import lens
 from sparse_control.commands.measure import run
 from sparse_control.commands.recompute import reproduce, score, verify
+from sparse_control.commands.serving import deployed, serve, stop
 from sparse_control.commands.show import show
 
 
 @click.group(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
-    commands=[reproduce, verify, show, score, run, lens, models, corpus, doctor],
+    commands=[reproduce, verify, show, score, run, lens, models, corpus, doctor, serve, stop, deployed],
 )
 @click.version_option(__version__, prog_name="sparse-control")
 def cli() -> None:

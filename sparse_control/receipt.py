@@ -5,8 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
+
 from sparse_control.errors import InputError
 from sparse_control.files import sha256_file
+from sparse_control.records.base import RelativePath, Sha256
+
+_FILES = TypeAdapter(dict[RelativePath, Sha256])
 
 
 @dataclass(frozen=True)
@@ -43,11 +48,13 @@ class Receipt:
         """Inverse of `as_json`.
 
         Raises:
-            InputError: `value` is not a mapping of paths to hashes.
+            InputError: `value` is not a mapping of relative paths, none with "..", to hashes.
         """
-        if not isinstance(value, dict) or not all(isinstance(part, str) for item in value.items() for part in item):
-            raise InputError(f"receipt: expected a mapping of relative paths to SHA-256, got {value!r}")
-        return cls(tuple(sorted(value.items())))
+        try:
+            files = _FILES.validate_python(value, strict=True)
+        except ValidationError as error:
+            raise InputError(f"receipt: expected a mapping of relative paths to SHA-256, got {value!r:.200}") from error
+        return cls(tuple(sorted(files.items())))
 
     def broken(self, root: Path) -> list[str]:
         """The paths that are missing or changed below `root`, in order."""

@@ -5,6 +5,7 @@ see the code a task calls, and an argument that cannot be hashed drops out of a 
 """
 
 import importlib.metadata
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,14 +13,15 @@ from typing import Any
 from prefect import Task
 from prefect.context import TaskRunContext
 from prefect.futures import PrefectFuture
-from prefect.results import get_result_store
+from prefect.settings import PREFECT_LOCAL_STORAGE_PATH
 from prefect.task_runners import TaskRunner
 from pydantic import BaseModel
 
 from sparse_control.code_hash import code_sha256
 from sparse_control.errors import InputError
-from sparse_control.files import sha256_file, sha256_json
+from sparse_control.files import read_json, sha256_file, sha256_json
 from sparse_control.receipt import Receipt
+from sparse_control.records.listing import check_below
 
 LIBRARIES = ("numpy", "scipy", "scikit-learn", "torch", "transformers")
 
@@ -101,21 +103,46 @@ def standing_receipt(task: Task, *, below: Path, arguments: dict[str, Any], toge
 
     Raises:
         TypeError: an argument that has no place in a key.
-        InputError: a path among the arguments that cannot be read.
+        InputError: a path among the arguments that cannot be read, the result under the key is not JSON, or a link
+            leads one of its files out of `below`.
     """
     key = task.cache_key_fn(None, arguments)  # Prefect logs an error in a key function and goes on without a key
-    store = get_result_store().update_for_task(task)
-    if not store.exists(key):
+    receipt = _saved_receipt(key)
+    if receipt is None:
         return None
-    try:
-        receipt = Receipt.from_json(store.read(key).result)
-    except Exception:  # a result cut short by the end of its process, in any of the ways its readers have
-        return None
+    for path, _ in receipt.files:
+        check_below(below, Path(below, path))
     if broken := receipt.broken(below):
         for path in dict(receipt.files) if together else broken:
             Path(below, path).unlink(missing_ok=True)
         return None
     return receipt
+
+
+def _saved_receipt(key: str) -> Receipt | None:
+    """The receipt that Prefect has saved under a key; None where there is none, or one cut short.
+
+    Read as plain JSON and not by Prefect, whose records name the code that reads them: to unpickle, or to import.
+
+    Raises:
+        InputError: a result of another serializer.
+    """
+    path = PREFECT_LOCAL_STORAGE_PATH.value() / key
+    if not path.is_file():
+        return None
+    try:
+        record = read_json(path)
+        serializer = record["metadata"]["serializer"]["type"]
+    except (InputError, LookupError, TypeError):  # cut short by the end of its process
+        return None
+    if serializer != "json":
+        raise InputError(
+            f"{path}: serializer: expected json, got {serializer!r:.80}; nothing of this project's: remove it"
+        )
+    try:
+        return Receipt.from_json(json.loads(record["result"]))
+    except (LookupError, TypeError, ValueError, RecursionError):
+        return None
 
 
 def started(task: Task, runner: TaskRunner[Any], arguments: dict[str, Any]) -> PrefectFuture[Any]:

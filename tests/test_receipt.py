@@ -28,8 +28,22 @@ def test_relative_paths_are_taken_below_the_root(tmp_path):
     assert Receipt.of(tmp_path, ["a"]) == Receipt.of(tmp_path, [tmp_path / "a"])
 
 
-@pytest.mark.parametrize("value", [None, [], {"a": 1}, {1: "a"}, "text"])
-def test_from_json_refuses_other_shapes(value):
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        [],
+        {"a": 1},
+        {1: "a"},
+        "text",
+        {"a": "0"},
+        {"../a": "0" * 64},
+        {"a/../../b": "0" * 64},
+        {"/etc/passwd": "0" * 64},
+        {"C:\\a": "0" * 64},
+    ],
+)
+def test_from_json_refuses_other_shapes_and_paths_that_lead_out(value):
     with pytest.raises(InputError, match="receipt"):
         Receipt.from_json(value)
 

@@ -1,10 +1,16 @@
 """Skipping, tampering, collisions and failures, with small stages that write real files."""
 
+import base64
+import json
+import lzma
+import sys
 from pathlib import Path
 
+import cloudpickle
 import numpy as np
 import pytest
 from prefect import flow, task
+from prefect.settings import PREFECT_LOCAL_STORAGE_PATH, temporary_settings
 from prefect.task_runners import ThreadPoolTaskRunner
 
 import tasks  # noqa: F401  settles the environment before Prefect reads it
@@ -12,7 +18,7 @@ from flows.common import Progress, Step
 from sparse_control.errors import InputError
 from sparse_control.receipt import Receipt
 from sparse_control.settings import CorpusSettings
-from tasks.caching import content_key, plain
+from tasks.caching import content_key, plain, standing_receipt
 
 MODULES = ("sparse_control.receipt",)
 BODIES: list[str] = []
@@ -177,3 +183,71 @@ def test_units_come_in_their_order_and_only_those_that_are_missing(root):
     (root / "first.txt").unlink()
     (root / "unit2.txt").write_text("changed")
     assert whole(str(root), [1, 2, 3]) == [False] and BODIES == ["unit2", "first"]
+
+
+class Planted:
+    """Touches a file when it is unpickled."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return Path.touch, (self.path,)
+
+
+@pytest.fixture
+def plant(tmp_path):
+    """Puts a result under the key of `first`, as somebody else would who can write into Prefect's home."""
+    arguments = {"root": str(tmp_path), "value": 1}
+    (tmp_path / "first.txt").write_text("1")
+    good = Receipt.of(tmp_path, ["first.txt"]).as_json()
+
+    def planted(result=None, **serializer):
+        record = {
+            "metadata": {"serializer": {"type": "json"} | serializer, "storage_key": "any"},
+            "result": json.dumps(good) if result is None else result,
+        }
+        (tmp_path / "results" / first.cache_key_fn(None, arguments)).write_text(json.dumps(record))
+        return standing_receipt(first, below=tmp_path, arguments=arguments)
+
+    (tmp_path / "results").mkdir()
+    with temporary_settings({PREFECT_LOCAL_STORAGE_PATH: tmp_path / "results"}):
+        assert planted().as_json() == good
+        yield planted
+
+
+@pytest.mark.parametrize("kind", ["pickle", "compressed/pickle", "compressed", "other", None])
+def test_a_result_that_is_not_json_is_refused_before_it_is_read(plant, tmp_path, kind):
+    mark = tmp_path / "mark"
+    content = cloudpickle.dumps(Planted(mark))
+    content = lzma.compress(content) if kind == "compressed/pickle" else content
+    with pytest.raises(InputError, match="serializer: expected json, got"):
+        plant(base64.encodebytes(content).decode(), type=kind)
+    assert not mark.exists()
+
+
+def test_nothing_that_a_result_names_is_imported(plant, tmp_path, monkeypatch):
+    (tmp_path / "planted.py").write_text("def decode(value): return value\nclass Thing: pass\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert plant(json.dumps({"__class__": "planted.Thing", "data": {}})) is None
+    assert plant(object_decoder="planted.decode", jsonlib="planted") is not None
+    assert "planted" not in sys.modules
+
+
+def test_a_planted_receipt_removes_nothing_outside_the_root(plant, tmp_path):
+    outside = tmp_path.parent / f"{tmp_path.name}-outside"
+    outside.mkdir()
+    (outside / "a").write_text("")
+    (tmp_path / "link").symlink_to(outside)
+    assert plant(json.dumps({f"../{outside.name}/a": "0" * 64})) is None
+    with pytest.raises(InputError, match="is a symbolic link to a folder"):
+        plant(json.dumps({"link/a": "0" * 64}))
+    assert (outside / "a").exists()
+
+
+@pytest.mark.parametrize("result", ["", "{", "null", "[]", '{"first.txt": 1}', "[" * 100_000, 5, None])
+def test_a_result_that_is_no_receipt_counts_for_nothing(plant, tmp_path, result):
+    (path,) = (tmp_path / "results").iterdir()
+    record = json.loads(path.read_text())
+    path.write_text(json.dumps(record | {"result": result}))
+    assert standing_receipt(first, below=tmp_path, arguments={"root": str(tmp_path), "value": 1}) is None
