@@ -91,4 +91,4 @@ remeasure:
 # by name, and never through a link: rm removes a link itself
 clean: stop
 	rm -rf .venv .prefect .cache build sparse_control.egg-info .pytest_cache .hypothesis .ruff_cache
-	find sparse_control tasks flows tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+	find $(wildcard sparse_control tasks flows tests benchmarks) -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -53,10 +53,11 @@ def start(port: int) -> Serving:
         wait_until_it_answers(server, serving.url, log.read_bytes)
         _prefect(environment, "work-pool", "create", POOL, "--type", "process", "--overwrite")
         _prefect(environment, "deploy", "--all")
+        telling = environment | {"PREFECT_LOGGING_LEVEL": "INFO"}  # its log is where a flow run says why it failed
         with open(home / WORKER_LOG, "ab") as out:
             worker = subprocess.Popen(
                 [sys.executable, "-m", "prefect", "worker", "start", "--pool", POOL],
-                cwd=project_folder(), env=os.environ | environment, start_new_session=True,
+                cwd=project_folder(), env=os.environ | telling, start_new_session=True,
                 stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
             )  # fmt: skip
         serving = serving.model_copy(update={"worker": Started.of(worker.pid)})

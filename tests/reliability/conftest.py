@@ -108,7 +108,7 @@ def _place_corpus(folder: Path) -> None:
 @pytest.fixture(scope="session")
 def api(tmp_path_factory):
     """Environment of a Prefect server that lasts as long as the tests, with a home of its own."""
-    from prefect.settings import PREFECT_API_URL, temporary_settings
+    from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 
     import tasks  # noqa: F401  settles the environment before Prefect reads it
     from flows.server import temporary_server
@@ -118,7 +118,8 @@ def api(tmp_path_factory):
     os.environ["PREFECT_HOME"] = str(home)
     try:
         with temporary_settings(restore_defaults={PREFECT_API_URL}), temporary_server() as url:
-            yield {"PREFECT_HOME": str(home), "PREFECT_API_URL": url}
+            secret = PREFECT_API_AUTH_STRING.value()
+            yield {"PREFECT_HOME": str(home), "PREFECT_API_URL": url, "PREFECT_API_AUTH_STRING": secret}
     finally:
         os.environ.pop("PREFECT_HOME")
         if before is not None:

@@ -1,16 +1,22 @@
 """`make serve`, deployed flows and `make stop`, for real: a server and a worker in a copy of the project."""
 
+import base64
+import json
 import os
 import shutil
 import socket
+import stat
 import subprocess
 import sys
 import time
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 import pytest
 
 from sparse_control.files import read_json
+from sparse_control.records.paths import ModelPaths
 from tests.reliability.conftest import PROJECT
 
 pytestmark = pytest.mark.slow
@@ -47,7 +53,9 @@ class Project:
 
     def make(self, *arguments: str) -> subprocess.CompletedProcess:
         binaries = Path(sys.executable).parent
-        return self.run("make", "-s", *arguments, f"PORT={self.port}", f"BIN={binaries}", "ALL=Makefile")
+        return self.run(
+            "make", "-s", *arguments, f"PORT={self.port}", f"BIN={binaries}", "ALL=Makefile", "BASE=Makefile"
+        )
 
     def processes(self) -> list[str]:
         """Command lines of all processes that carry this project's Prefect home."""
@@ -63,16 +71,24 @@ class Project:
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory, tiny_folder):
-    project = Project(tmp_path_factory.mktemp("deployed") / "project", tiny_folder)
+    project = Project(tmp_path_factory.mktemp("deployed") / "a project", tiny_folder)
+    for name in ("a", "project"):  # what an unquoted path names beside the checkout, and in it
+        (project.folder.parent / name).write_text("not ours")
+        (project.folder / name).write_text("not ours")
     try:
         yield project
     finally:
         project.make("stop")
 
 
+def bystanders(project) -> list[str]:
+    folders = (project.folder.parent, project.folder)
+    return [(folder / name).read_text() for folder in folders for name in ("a", "project")]
+
+
 def test_without_a_server_a_deployed_flow_is_refused_with_the_command_to_type(project):
     done = project.make("deployed", "FLOW=official-iss")
-    assert done.returncode != 0 and "no Prefect server at" in done.stderr and "type: make serve" in done.stderr
+    assert done.returncode != 0 and "no Prefect server of this project runs; type: make serve" in done.stderr
     prefect = str(Path(sys.executable).parent / "prefect")
     done = project.run(prefect, "deployment", "run", "official-iss/official-iss", "--watch")
     assert done.returncode == 1 and "Please set PREFECT_API_URL" in done.stdout + done.stderr
@@ -86,41 +102,59 @@ def test_served_deployed_watched_and_stopped(project, faults):
     assert f"export PREFECT_API_URL={address}" in served.stdout
     for name in ("official-iss", "six-axis", "reproduce"):
         assert f"'{name}/{name}' --watch" in served.stdout
-    listening = [line.split()[1] for line in Path("/proc/net/tcp").read_text().splitlines() if " 0A " in line]
-    own = {place for place in listening if place.endswith(f":{project.port:04X}")}
-    assert own == {f"0100007F:{project.port:04X}"}, "UI and API on loopback alone"
+    (line,) = (line for line in served.stdout.splitlines() if line.startswith("export PREFECT_API_AUTH_STRING="))
+    secret = project.run("sh", "-c", f'{line}; printf %s "$PREFECT_API_AUTH_STRING"').stdout
+    file = project.folder / "home" / "auth_string"
+    assert secret == file.read_text().strip() and stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert secret not in served.stdout + (project.folder / "home" / "serve.json").read_text()
+    assert not any(secret in command for command in project.processes())
+    with pytest.raises(urllib.error.HTTPError, match="401"):
+        artifacts(address, "sparse-control:guess")
 
     root = project.folder / "measured"
-    done = project.make("deployed", "FLOW=official-iss", f"PARAMETERS=-p preset=tiny -p root={root}")
+    done = project.make("deployed", "FLOW=official-iss", f"PARAMETERS=-p preset=tiny -p 'root={root}'")
     worker = (project.folder / "home" / "worker.log").read_text
     assert done.returncode == 0, done.stdout + done.stderr + worker()
-    summary = read_json(root / "jacobian_iss" / "iss_model_summary.json")
+    summary = read_json(ModelPaths(root, "tiny").result("iss_model_summary.json"))
     assert summary["model"] == "tiny" and (root / "MANIFEST.json").exists()
 
-    wrong = f"PARAMETERS=-p preset=none -p dask=nowhere -p root={root}"
+    wrong = f"PARAMETERS=-p preset=none -p dask=nowhere -p 'root={root}'"
     done = project.make("deployed", "FLOW=official-iss", wrong)
     assert done.returncode != 0, "a failed flow is exit 1"
     for told in ("2 parameters are wrong: (1)", "no preset 'none'", "(2) dask nowhere"):
         assert told in worker()
     faults.inject("deployed flow that fails")
     faults.survive("deployed flow that fails")
-    kinds = {artifact["type"]: artifact for artifact in artifacts(address)}
+    kinds = {artifact["type"]: artifact for artifact in artifacts(address, secret)}
     assert kinds["progress"]["data"] == 100.0 and kinds["progress"]["key"] == "official-iss-units"
     assert kinds["markdown"]["key"] == "official-iss-tables" and "Raw-ISS" in kinds["markdown"]["data"]
 
-    assert project.make("stop").returncode == 0
-    end = time.monotonic() + 20
-    while left := project.processes():
-        assert time.monotonic() < end, left
-        time.sleep(0.2)
+    stranger = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", "prefect", "server"])
+    try:
+        remembered = project.folder / "home" / "serve.json"
+        known = json.loads(remembered.read_text())
+        assert project.make("stop").returncode == 0
+        end = time.monotonic() + 20
+        while left := project.processes():
+            assert time.monotonic() < end, left
+            time.sleep(0.2)
+        # the numbers belong to another process by now
+        remembered.write_text(
+            json.dumps(known | {name: known[name] | {"pid": stranger.pid} for name in ("server", "worker")})
+        )
+        assert project.make("clean").returncode == 0
+        assert stranger.poll() is None
+    finally:
+        stranger.kill()
+        stranger.wait()
+    assert not remembered.exists() and bystanders(project) == ["not ours"] * 4
+    assert (root / "MANIFEST.json").exists(), "what was measured stays"
 
 
-def artifacts(address: str) -> list[dict]:
-    import json
-    import urllib.request
-
+def artifacts(address: str, secret: str) -> list[dict]:
     request = urllib.request.Request(
         f"{address}/artifacts/filter", data=b"{}", headers={"Content-Type": "application/json"}
     )
+    request.add_header("Authorization", f"Basic {base64.b64encode(secret.encode()).decode()}")
     with urllib.request.urlopen(request, timeout=10) as answer:
         return json.load(answer)
