@@ -4,8 +4,8 @@
 #   make reproduce   every table from the committed measurements; installs no torch
 #   make serve       Prefect server and worker on 127.0.0.1, deployments registered; `make stop` ends both
 #   make deployed FLOW=official-iss   one flow on that worker, watched; exit 1 where it fails
-#   make record PRESET=paper   what was measured into the project folder, into dvc.yaml, dvc.lock and the store
-#   make remeasure STAGE=official_iss   one frozen stage of dvc.yaml, measured again into the project folder
+#   make record      what was measured into measurements/, into tables, dvc.lock and the store
+#   make remeasure STAGE=official_iss@MODEL   one frozen stage of dvc.yaml, measured again into measurements/
 #   make clean       remove what these targets made, except what was measured (runs/)
 
 PYTHON ?= python3
