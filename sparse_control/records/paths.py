@@ -43,7 +43,9 @@ METADATA = "metadata.json"  # beside the tensors of a folder
 FACTOR_FILES = ("Q.pt", "B.pt", METADATA)
 Null = Literal["none", "shuffled_tokens", "redrawn_weights"]  # what was taken away from model or corpus, if anything
 NULL_NAMES = get_args(Null)[1:]
+# modules whose code measures, with what they import: of ISS, and of six-axis records
 STAGES = tuple(f"sparse_control.stages.{name}" for name in ("a_reference", "b_validate", "c_freeze", "d_official"))
+STUDY = "sparse_control.protocol.study"
 
 
 def folder_name(model: str) -> str:

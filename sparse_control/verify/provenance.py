@@ -6,105 +6,85 @@ from typing import Any
 
 from sparse_control.code_hash import code_sha256
 from sparse_control.records.code import CodeClosure, changed_files, read_closure
-from sparse_control.records.jacobian_iss import IssRecords
-from sparse_control.records.manifest import SUB_ROOTS
-from sparse_control.records.read import Records
+from sparse_control.records.paths import ISS_FILES, STAGES, STUDY
 from sparse_control.records.six_axis import Measurement
-from sparse_control.verify.check import Check, attempt
+from sparse_control.verify.check import Check, Status, attempt, named
+from sparse_control.verify.reading import Model, Study
 
-# the modules whose closures code_sha256 covers, in six-axis records and in the freeze manifest
-SIX_AXIS_CODE = ("sparse_control.protocol.study",)
-ISS_CODE = tuple(f"sparse_control.stages.{name}" for name in ("a_reference", "b_validate", "c_freeze", "d_official"))
-NULL_OF = {"": "none", "experiment_b": "none"} | {name: name.rpartition("/")[2] for name in SUB_ROOTS if "/" in name}
+FREEZE, SUMMARY = ISS_FILES["freeze"], ISS_FILES["summary"]
 
 
 def _weights(provenance: Mapping[str, Any]) -> str | None:
     return provenance.get("weights_sha256")
 
 
-def provenance_checks(root: Path, records: Records) -> Iterator[Check]:
-    """Weights, settings and code of the root's own measurements."""
-    groups: dict[str, list[Measurement]] = {}
-    for record in records.measurements:
-        groups.setdefault(record.model, []).append(record)
-    summary = records.iss.summary
-    for model in sorted({*groups, *([summary.model] if summary else [])}):
-        named = {
-            f"{record.task}.{record.selector}.{record.condition} seed {record.seed}": _weights(record.provenance.model)
-            for record in groups.get(model, [])
-        }
-        if summary and summary.model == model:
-            named["iss_model_summary.json"] = _weights(summary.provenance.model)
-        yield _one_model(model, named)
-        if model in groups:
-            yield _one_setting(model, groups[model])
-    yield _null_check("", records.iss, records.iss)
-    measured = {record.provenance.code_sha256 for record in records.measurements}
-    yield from _code(root, "provenance six-axis code", SIX_AXIS_CODE, measured)
-    yield from code_checks(root, "", records.iss)
+def provenance_checks(model: Model) -> Iterator[Check]:
+    """Weights of everything that was measured on a model; settings and code of its records; each null is its folder's."""
+    records, root = model.records, model.paths.root
+    weights = {str(record.key): _weights(record.provenance.model) for record in records.six_axis}
+    if records.iss.summary:
+        weights[SUMMARY] = _weights(records.iss.summary.provenance.model)
+    if weights:
+        yield named(f"provenance {model.paths.model} weights", lambda: _one_model(weights))
+    if records.six_axis:
+        yield named(f"provenance {model.paths.model} settings and code", lambda: _one_setting(records.six_axis))
+    measured = {record.provenance.code_sha256 for record in records.six_axis}
+    yield from _code(root, f"provenance {model.paths.model} six-axis code", (STUDY,), measured)
+    for study in model.studies:
+        if study.iss.freeze or study.iss.summary:
+            yield named(f"null of {study.name}", lambda study=study: _null(study, model.studies[0]))
+        yield from _iss_code(study)
 
 
-def sub_root_checks(root: Path, place: str, iss: IssRecords, official: IssRecords) -> Iterator[Check]:
-    """That a null is the null of its folder and of the official model, and which code measured it."""
-    yield _null_check(place, iss, official)
-    yield from code_checks(root / place, f"{place}/", iss)
-
-
-def _null_check(place: str, iss: IssRecords, official: IssRecords) -> Check:
-    name, expected = f"null {place or 'of the official measurement'}", NULL_OF[place]
-    for where, found in (
-        ("freeze_manifest.json", iss.freeze.settings.null if iss.freeze else expected),
-        ("iss_model_summary.json", iss.summary.null if iss.summary else expected),
+def _null(study: Study, official: Study) -> tuple[Status, str]:
+    iss, expected = study.iss, study.paths.null
+    for file, found in (
+        (FREEZE, iss.freeze.settings.null if iss.freeze else expected),
+        (SUMMARY, iss.summary.null if iss.summary else expected),
     ):
         if found != expected:
-            return Check(name, "FAIL", f"{where}: null: {found}, expected {expected}")
+            return "FAIL", f"{file}: null: {found}, expected {expected}"
     if iss.summary is None:
-        return Check(name, "ok")
+        return "ok", ""
     model = iss.summary.provenance.model
     if ("redrawn_weights" in model) is not (expected == "redrawn_weights"):
-        detail = f"iss_model_summary.json: provenance.model.redrawn_weights does not go with null {expected}"
-        return Check(name, "FAIL", detail)
-    if expected != "none" and official.summary is not None:
-        reference = official.summary.provenance.model
+        return "FAIL", f"{SUMMARY}: provenance.model.redrawn_weights does not go with null {expected}"
+    if official.iss.summary is not None:
+        reference = official.iss.summary.provenance.model
         if _weights(model) != _weights(reference):
-            detail = f"was made of weights {_weights(model)}, the official measurement of {_weights(reference)}"
-            return Check(name, "FAIL", detail)
-    return Check(name, "ok")
+            weights = _weights(model), _weights(reference)
+            return "FAIL", "was made of weights {}, the official measurement of {}".format(*weights)
+    return "ok", ""
 
 
-def _one_model(model: str, named: Mapping[str, str | None]) -> Check:
-    name = f"provenance {model} weights"
-    for place, weights in named.items():
-        if not weights:
-            return Check(name, "FAIL", f"{place}: provenance.model.weights_sha256 is missing")
-    first, reference = next(iter(named.items()))
-    for place, weights in named.items():
-        if weights != reference:
-            return Check(name, "FAIL", f"{place} was measured on weights {weights}, {first} on {reference}")
-    return Check(name, "ok")
+def _one_model(weights: Mapping[str, str | None]) -> tuple[Status, str]:
+    first, reference = next(iter(weights.items()))
+    for what, found in weights.items():
+        if not found:
+            return "FAIL", f"{what}: provenance.model.weights_sha256 is missing"
+        if found != reference:
+            return "FAIL", f"{what} was measured on weights {found}, {first} on {reference}"
+    return "ok", ""
 
 
-def _one_setting(model: str, records: list[Measurement]) -> Check:
+def _one_setting(records: tuple[Measurement, ...]) -> tuple[Status, str]:
     """Records of one table were measured under one set of settings by one version of the code."""
-    name = f"provenance {model} settings and code"
     for field in ("params_sha256", "code_sha256"):
         values = {getattr(record.provenance, field): record for record in records}
         if len(values) > 1:
             first, second = list(values.values())[:2]
-            return Check(
-                name, "FAIL", f"{field} differs between {first.key} and {second.key}; measure them again together"
-            )
-    return Check(name, "ok")
+            return "FAIL", f"{field} differs between {first.key} and {second.key}; measure them again together"
+    return "ok", ""
 
 
-def code_checks(root: Path, place: str, iss: IssRecords) -> Iterator[Check]:
+def _iss_code(study: Study) -> Iterator[Check]:
     """Code of the freeze and of stage D; that another was accepted is said with its reason."""
+    iss, name = study.iss, f"provenance {study.name} code"
     measured = {iss.freeze.code_sha256} if iss.freeze else set()
     measured |= {record.provenance.code_sha256 for record in (iss.summary, iss.raw) if record}
-    yield from _code(root, f"provenance {place}ISS code", ISS_CODE, measured)
+    yield from _code(study.paths.root, name, STAGES, measured)
     if iss.summary and (reason := iss.summary.provenance.accepted_code):
-        detail = f"measured by other code than the frozen one, because: {reason}"
-        yield Check(f"provenance {place}ISS code", "warn", detail)
+        yield Check(name, "warn", f"measured by other code than the frozen one, because: {reason}")
 
 
 def _code(root: Path, name: str, modules: tuple[str, ...], measured: set[str]) -> Iterator[Check]:
@@ -118,7 +98,7 @@ def _code(root: Path, name: str, modules: tuple[str, ...], measured: set[str]) -
 
 
 def _changes(closure: CodeClosure | None, sha256: str) -> str:
-    text = "measured by another version of the code than stands here"
+    text = "measured by another version of the code than is here"
     if closure is None:
         return f"{text}; which modules changed is not known, as code/{sha256}.json is not here"
     found = changed_files(closure)

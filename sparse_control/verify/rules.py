@@ -1,23 +1,32 @@
-"""The fixed rules of the estimator, applied again to the numbers that the measuring run stored."""
+"""The fixed rules of the estimator, applied again to the numbers that the measuring run stored.
 
-import math
+`stages/ladder.py` states the same rules for the run that decides by them. They are stated here a second time on
+purpose, as the independent check of what it decided; a test holds the two against each other.
+"""
+
 import statistics
 from collections.abc import Iterator
 from typing import Any
 
-from sparse_control.records.jacobian_iss import FILES, IssRecords
-from sparse_control.records.jacobian_iss.freeze import FreezeManifest, FrozenLayer, Thresholds
+from sparse_control.records.jacobian_iss import IssRecords
+from sparse_control.records.jacobian_iss.freeze import (
+    MEAN_OF_SEEDS,
+    PREREGISTERED,
+    FreezeManifest,
+    FrozenLayer,
+    Thresholds,
+)
 from sparse_control.records.jacobian_iss.validation import ActionValidation, AlternativeAttempt, CorpusConvergence
-from sparse_control.verify.agreement import TOLERANCE, Disagreement
+from sparse_control.records.paths import ISS_FILES
+from sparse_control.verify.finding import Finding, same
 
 ACTIONS, CORPUS, SEEDS, ALTERNATIVES, FREEZE = (
-    FILES[field][0] for field in ("actions", "corpus_convergence", "seed_stability", "alternatives", "freeze")
+    ISS_FILES[field] for field in ("actions", "corpus_convergence", "seed_stability", "alternatives", "freeze")
 )
-PREREGISTERED, MEAN = "preregistered seed", "mean of seeds"
 
 
-def broken_rules(iss: IssRecords) -> Iterator[Disagreement]:
-    """Every decision that is not what its rule makes of the stored numbers: (file, what stands there and what should).
+def broken_rules(iss: IssRecords) -> Iterator[Finding]:
+    """Every decision that is not what its rule makes of the stored numbers.
 
     Acceptance, the ladder's end, the corpus size, the reporting of sketch seeds, and means and deviations over seeds.
     """
@@ -42,31 +51,31 @@ def accepted(row: ActionValidation | AlternativeAttempt, thresholds: Thresholds)
 
 
 def _acceptance(
-    place: str, rows: tuple[ActionValidation, ...] | tuple[AlternativeAttempt, ...], thresholds: Thresholds
-) -> Iterator[Disagreement]:
+    file: str, rows: tuple[ActionValidation, ...] | tuple[AlternativeAttempt, ...], thresholds: Thresholds
+) -> Iterator[Finding]:
     for number, row in enumerate(rows, start=1):
         expected = accepted(row, thresholds)
         if row.passed != expected:
-            yield f"{place}:{number}", f"passed: {row.passed}, but the frozen thresholds give {expected}"
+            yield f"{file}:{number}", f"passed: {row.passed}, but the frozen thresholds give {expected}"
 
 
-def _ladder(iss: IssRecords) -> Iterator[Disagreement]:
+def _ladder(iss: IssRecords) -> Iterator[Finding]:
     """The first attempt of a layer that passes is frozen and is the last; the first is at the chosen corpus size."""
     starts = {row.layer: row.n for row in iss.corpus_convergence if row.chosen}
     for layer in sorted({row.layer for row in iss.actions}):
         rows = [row for row in iss.actions if row.layer == layer]
         first = next((index for index, row in enumerate(rows) if row.passed), None)
         found = [index for index, row in enumerate(rows) if row.chosen]
-        place = f"layer {layer}"
+        what = f"layer {layer}"
         if found != ([] if first is None else [first]):
-            yield ACTIONS, f"{place}: chosen: attempt {_numbers(found)}, but the first that passes is {_number(first)}"
+            yield ACTIONS, f"{what}: chosen: attempt {_numbers(found)}, but the first that passes is {_number(first)}"
         if first is not None and first + 1 < len(rows):
-            yield ACTIONS, f"{place}: {len(rows) - first - 1} attempts after the one that passes"
+            yield ACTIONS, f"{what}: {len(rows) - first - 1} attempts after the one that passes"
         if layer in starts and rows[0].corpus_size != starts[layer]:
-            yield ACTIONS, f"{place}: its ladder starts at n = {rows[0].corpus_size}, not at the chosen {starts[layer]}"
+            yield ACTIONS, f"{what}: its ladder starts at n = {rows[0].corpus_size}, not at the chosen {starts[layer]}"
 
 
-def _kept(rows: tuple[AlternativeAttempt, ...]) -> Iterator[Disagreement]:
+def _kept(rows: tuple[AlternativeAttempt, ...]) -> Iterator[Finding]:
     """Of each alternative at each layer the smallest rank that passes is kept."""
     for layer, estimator in sorted({(row.layer, row.estimator) for row in rows}):
         group = [row for row in rows if (row.layer, row.estimator) == (layer, estimator)]
@@ -85,7 +94,7 @@ def _numbers(indices: list[int]) -> str:
     return ", ".join(map(_number, indices)) or "none"
 
 
-def _corpus(rows: tuple[CorpusConvergence, ...], thresholds: Thresholds) -> Iterator[Disagreement]:
+def _corpus(rows: tuple[CorpusConvergence, ...], thresholds: Thresholds) -> Iterator[Finding]:
     """Converged where both differences to 2n are small enough; chosen the smallest such n, else the largest (8.2)."""
     for layer in sorted({row.layer for row in rows}):
         sizes = sorted((row for row in rows if row.layer == layer), key=lambda row: row.n)
@@ -107,24 +116,24 @@ def _setting(row: Any) -> tuple[int, ...]:
     return row.layer, row.k, row.oversampling, row.power_iterations, row.corpus_size
 
 
-def _seeds(iss: IssRecords) -> Iterator[Disagreement]:
+def _seeds(iss: IssRecords) -> Iterator[Finding]:
     """Mean and sample sd over seeds; the attempt's own sd and ISS are those of its seeds (9)."""
     rungs = {_setting(row): (number, row) for number, row in enumerate(iss.actions, start=1)}
     for number, row in enumerate(iss.seed_stability, start=1):
         deviation = statistics.stdev(row.values) if len(row.values) > 1 else None
         expected = {"mean": statistics.fmean(row.values), "sd": deviation}
         for field, value in expected.items():
-            if not _same(getattr(row, field), value):
+            if not same(getattr(row, field), value):
                 yield f"{SEEDS}:{number}", f"{field}: {getattr(row, field)}, but its values give {value}"
         if row.metric != "ISS" or _setting(row) not in rungs:
             continue
         line, rung = rungs[_setting(row)]
         for field, value in (("iss_seed_deviation", deviation), ("iss", row.values[0])):
-            if not _same(getattr(rung, field), value):
+            if not same(getattr(rung, field), value):
                 yield f"{ACTIONS}:{line}", f"{field}: {getattr(rung, field)}, but the sketch seeds give {value}"
 
 
-def _freeze(freeze: FreezeManifest, iss: IssRecords) -> Iterator[Disagreement]:
+def _freeze(freeze: FreezeManifest, iss: IssRecords) -> Iterator[Finding]:
     """A layer is validated where an attempt is chosen, with that attempt's setting and the seeds the rule reports."""
     chosen = {row.layer: row for row in iss.actions if row.chosen}
     if not iss.actions:
@@ -149,13 +158,7 @@ def _frozen_as(rung: ActionValidation | None, freeze: FreezeManifest) -> dict[st
         {"status": "validated"}
         | {name: getattr(rung, name) for name in names}
         | {
-            "reporting": PREREGISTERED if small else MEAN,
+            "reporting": PREREGISTERED if small else MEAN_OF_SEEDS,
             "seeds": seeds[:1] if small else seeds,
         }
     )
-
-
-def _same(found: float | None, expected: float | None) -> bool:
-    if found is None or expected is None:
-        return found is expected
-    return math.isclose(found, expected, rel_tol=TOLERANCE, abs_tol=TOLERANCE)

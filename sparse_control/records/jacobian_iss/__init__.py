@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from sparse_control.errors import InputError
-from sparse_control.records.base import Record, read_record, read_record_lines
+from sparse_control.records.base import Record, printable, read_record, read_record_lines
 from sparse_control.records.jacobian_iss.freeze import FreezeManifest, Penalties
 from sparse_control.records.jacobian_iss.results import FactLayer, FactMean, IssSummary, RawIss
 from sparse_control.records.jacobian_iss.validation import (
@@ -17,7 +17,7 @@ from sparse_control.records.jacobian_iss.validation import (
     RankConvergence,
     SeedStability,
 )
-from sparse_control.records.paths import ISS_FILES, ModelPaths
+from sparse_control.records.paths import ISS_FILES, ModelPaths, folder_name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,15 +67,21 @@ def read_iss_file(paths: ModelPaths, field: str) -> Any:
     """Read one file of `jacobian_iss/` by its field in `IssRecords`: a record, a tuple of records, or None / ().
 
     Raises:
-        InputError: names the file, the line, the field and the value.
+        InputError: names the file, the line, the field and the value; also where a record is of another model than its
+            folder, or a fact is there twice.
     """
     path, kind = paths.iss_file(field), TYPES[field]
-    if path.suffix == ".json":
-        return read_record(kind, path) if path.exists() else None
-    rows = tuple(read_record_lines(kind, path)) if path.exists() else ()
+    lines = path.suffix == ".jsonl"
+    if not path.exists():
+        return () if lines else None
+    rows = tuple(read_record_lines(kind, path) if lines else [read_record(kind, path)])
+    for number, row in enumerate(rows, start=1):
+        if folder_name(row.model) != (folder := folder_name(paths.model)):
+            where = f"{path}:{number}" if lines else path
+            raise InputError(printable(f"{where}: model: {row.model}, but its folder is that of {folder}"))
     if kind in (FactLayer, FactMean):
         _once_per_fact(path, rows)
-    return rows
+    return rows if lines else rows[0]
 
 
 def _once_per_fact(path: Path, rows: Iterable[FactLayer | FactMean]) -> None:
