@@ -3,15 +3,24 @@
 Everything is read from the files themselves; nothing needs the model, torch or a network.
 """
 
+import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from sparse_control.errors import InputError
 from sparse_control.files import sha256_file
-from sparse_control.provenance.artifacts import CORPUS, Artefact, corpus_artefact, describe
+from sparse_control.project import project_folder
+from sparse_control.provenance import iss
+from sparse_control.provenance.corpus import CORPUS, corpus_artefact
+from sparse_control.provenance.facts import Artefact, code_fact, model_facts
+from sparse_control.provenance.sources import sources_of
 from sparse_control.records import manifest
 from sparse_control.records.base import printable
+from sparse_control.records.code import read_closure
 from sparse_control.records.jacobian_iss import read_iss_file
+from sparse_control.records.paths import JACOBIAN_ISS, NULLS, SIX_AXIS, TABLES, ModelPaths, model_folders, paper_folder
+from sparse_control.records.six_axis import read_measurements
 
 __all__ = ["provenance_lines"]
 
@@ -21,69 +30,136 @@ def provenance_lines(path: Path, root: Path) -> list[str]:
 
     Args:
         path: a table, page, record file, freeze manifest, factor folder or file, reference, states or corpus.json;
-            relative to `root`, or as it stands.
-        root: the folder that holds `measurements/` and `jacobian_iss/`.
+            relative to `root`, to the folder that its `paper/` is in, or as it is.
+        root: the folder measured into.
 
     Raises:
-        InputError: no such file, one outside the root, one of another kind, or one that cannot be read.
+        InputError: no such file, one outside the root and its paper, one of another kind, or one that cannot be read.
     """
     root, path = Path(root), Path(path)
-    found = root / path if (root / path).exists() else path
-    if not found.exists():
+    paper = paper_folder(root, project_folder())
+    candidates = (root / path, paper.parent / path, path)
+    found = next((candidate for candidate in candidates if candidate.exists()), None)
+    if found is None:
         raise InputError(f"{path}: no such file or folder, neither below {root} nor here")
-    if found.name == "corpus.json" and not found.resolve().is_relative_to(root.resolve()):
-        return [printable(line) for line in _show(found.as_posix(), corpus_artefact(found), "", found)]
-    try:
-        name = found.resolve().relative_to(root.resolve()).as_posix()
-    except ValueError as error:
-        raise InputError(f"{path}: is not below {root}; give the root it belongs to with --root") from error
-    return [printable(line) for line in _chain(root, name, "", _listed(root), set())]
+    chain = _Chain(root.resolve(), paper.resolve(), _listed(root, paper))
+    return [printable(line) for line in chain.lines(found.resolve(), "")]
 
 
-def _listed(root: Path) -> dict[str, str]:
-    """Path relative to the root -> hash, by the manifests and freezes of the root and its sub-roots."""
-    hashes: dict[str, str] = {}
-    for place in ("", *(f"{name}/" for name in manifest.SUB_ROOTS)):
-        listed = manifest.read_manifest(root / place)
-        for part in (listed.measurements, listed.binaries, listed.tables) if listed else ():
-            hashes |= {place + name: sha256 for name, sha256 in part.items()}
-        freeze = read_iss_file(root / place, "freeze")
-        frozen = {f"{place}jacobian_iss/{name}": sha256 for name, sha256 in (freeze.files if freeze else {}).items()}
-        hashes = frozen | hashes
-    return hashes
+def _listed(root: Path, paper: Path) -> dict[Path, str]:
+    """Hashes by the manifests and freezes of the root and its paper."""
+    hashes: dict[Path, str] = {}
+    for model in model_folders(root):
+        own = ModelPaths(root, model)
+        for study in (own, *own.nulls):
+            freeze = read_iss_file(study, "freeze")
+            hashes |= {study.base / name: sha256 for name, sha256 in (freeze.files if freeze else {}).items()}
+    if listed := manifest.read_manifest(root):
+        hashes |= {root / name: sha256 for part in (listed.measurements, listed.binaries) for name, sha256 in part.items()}
+    if rendered := manifest.read_rendered_manifest(paper):
+        hashes |= {paper / name: sha256 for name, sha256 in rendered.files.items()}
+    return {path.resolve(): sha256 for path, sha256 in hashes.items()}
 
 
-def _chain(root: Path, name: str, indent: str, listed: dict[str, str], seen: set[str]) -> Iterator[str]:
-    if name in seen:
-        yield f"{indent}{name}: see above"
-        return
-    seen.add(name)
-    path = Path(root, name)
-    if not path.exists():
-        listed_as = f", listed with SHA-256 {listed[name]}" if name in listed else ""
-        yield f"{indent}{name}: not in this folder{listed_as}"
-        return
-    artefact = corpus_artefact(path) if path.is_absolute() and name.endswith(CORPUS) else describe(root, name)
-    yield from _show(name, artefact, indent, path, listed)
-    inner = indent + "    "
-    for input_name in artefact.inputs:
-        yield from _chain(root, input_name, inner, listed, seen)
+@dataclass
+class _Chain:
+    """One walk from an artefact to all that it was made of; every path is resolved."""
+
+    root: Path
+    paper: Path
+    listed: dict[Path, str]
+
+    def __post_init__(self) -> None:
+        self._told: set[Path] = set()
+
+    def lines(self, path: Path, indent: str) -> Iterator[str]:
+        """What is known of `path`, and below it of its inputs."""
+        name = self._name(path)
+        if path in self._told:
+            yield f"{indent}{name}: see above"
+            return
+        self._told.add(path)
+        if not path.exists():
+            listed = f", listed with SHA-256 {self.listed[path]}" if path in self.listed else ""
+            yield f"{indent}{name}: not in this folder{listed}"
+            return
+        artefact = self._artefact(path)
+        yield f"{indent}{name}"
+        yield f"{indent}  {artefact.kind}"
+        if path.is_file():
+            yield f"{indent}  sha256: {self._hash(path)}"
+        for fact in artefact.facts:
+            yield f"{indent}  {fact}"
+        if artefact.inputs:
+            yield f"{indent}  made of:"
+        for source in artefact.inputs:
+            yield from self.lines(source.resolve(), indent + "    ")
+
+    def _name(self, path: Path) -> str:
+        for folder in (self.root, self.paper.parent):
+            if path.is_relative_to(folder):
+                return path.relative_to(folder).as_posix()
+        return path.as_posix()
+
+    def _hash(self, path: Path) -> str:
+        found = sha256_file(path)
+        if path not in self.listed:
+            return found
+        same = self.listed[path] == found
+        return f"{found}, as listed" if same else f"{found}, CHANGED: {manifest.NAME} lists {self.listed[path]}"
+
+    def _artefact(self, path: Path) -> Artefact:
+        if path.name == CORPUS.name:
+            return corpus_artefact(path)
+        if path.is_relative_to(self.paper):
+            found = self._rendered(path.relative_to(self.paper).as_posix())
+        elif path.is_relative_to(self.root):
+            found = self._measured(path)
+        else:
+            raise InputError(f"{path}: is not below {self.root}; give the root it belongs to with --root")
+        if found is None:
+            raise InputError(f"{path}: is nothing that this project measures or renders")
+        return found
+
+    def _rendered(self, name: str) -> Artefact | None:
+        match = re.fullmatch(rf"{TABLES}/(?P<table>.+)\.(csv|tex|html)", name)
+        if match is None:
+            return None
+        sources = sources_of(match["table"], manifest.measured_files(self.root))
+        kind = "rendered on the CPU by `reproduce` from saved measurements"
+        return Artefact(kind=kind, inputs=tuple(self.root / source for source in sources))
+
+    def _measured(self, path: Path) -> Artefact | None:
+        folder, *inside = path.relative_to(self.root).parts or ("",)
+        if folder == "code" and len(inside) == 1:
+            return _closure(self.root, path)
+        paths = ModelPaths(self.root, folder)
+        if len(inside) > 2 and inside[0] == NULLS:
+            paths, inside = ModelPaths(self.root, folder, inside[1]), inside[2:]
+        if inside[:1] == [JACOBIAN_ISS]:
+            return iss.describe(paths, "/".join(inside[1:]))
+        if inside[:1] == [SIX_AXIS] and path.suffix == ".jsonl":
+            return _six_axis(self.root, path)
+        return None
 
 
-def _show(
-    name: str, artefact: Artefact, indent: str, path: Path, listed: dict[str, str] | None = None
-) -> Iterator[str]:
-    yield f"{indent}{name}"
-    yield f"{indent}  {artefact.kind}"
-    if path.is_file():
-        yield f"{indent}  sha256: {sha256_file(path)}{_verdict(name, path, listed or {})}"
-    for fact in artefact.facts:
-        yield f"{indent}  {fact}"
-    if artefact.inputs:
-        yield f"{indent}  made of:"
+def _six_axis(root: Path, path: Path) -> Artefact:
+    records = read_measurements(root, path)
+    facts: list[str] = []
+    for provenance in [record.provenance for record in records][:1]:
+        facts += [
+            *model_facts(provenance.model),
+            f"params sha256: {provenance.params_sha256}",
+            code_fact(root, provenance.code_sha256),
+            f"threads: {provenance.threads}",
+        ]
+    facts.append(f"seeds: {', '.join(str(record.seed) for record in records)}")
+    return Artefact(kind="six-axis records, one a seed", facts=tuple(facts))
 
 
-def _verdict(name: str, path: Path, listed: dict[str, str]) -> str:
-    if name not in listed:
-        return ""
-    return ", as listed" if listed[name] == sha256_file(path) else f", CHANGED: {manifest.NAME} lists {listed[name]}"
+def _closure(root: Path, path: Path) -> Artefact | None:
+    if not re.fullmatch(r"[0-9a-f]{64}\.json", path.name):
+        return None
+    closure = read_closure(root, path.stem)
+    facts = () if closure is None else (f"modules: {', '.join(closure.modules)}", code_fact(root, path.stem))
+    return Artefact(kind="hashes of the files of the code that measured", facts=facts)

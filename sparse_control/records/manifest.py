@@ -12,7 +12,7 @@ from typing import Annotated, Literal, TypeVar
 from pydantic import Field
 
 from sparse_control.errors import InputError
-from sparse_control.files import sha256_file, write_json
+from sparse_control.files import sha256_file, write_json, write_text
 from sparse_control.project import project_folder
 from sparse_control.records.base import Record, RelativePath, Sha256, read_record, validate
 from sparse_control.records.listing import files_below
@@ -25,6 +25,8 @@ from sparse_control.records.paths import (
     committed_root,
     model_folders,
 )
+from sparse_control.records.readme import NAME as README
+from sparse_control.records.readme import readme
 
 NAME = "MANIFEST.json"
 MEASURED = (".json", ".jsonl", ".yaml")
@@ -136,7 +138,7 @@ def _hashes(folder: Path, names: Iterable[str]) -> dict[str, str]:
 
 
 def write_manifest(root: Path, names: Iterable[str]) -> Path:
-    """Record what a run measured into `root`; for the run that made it.
+    """Record what a run measured into `root`, and tell of it in its README.md; for the run that made it.
 
     Args:
         root: the folder measured into.
@@ -149,7 +151,9 @@ def write_manifest(root: Path, names: Iterable[str]) -> Path:
     parts = {}
     for part, present in (("measurements", measured_files(root)), ("binaries", binary_files(root))):
         parts[part] = dict(sorted((getattr(old, part) | _hashes(root, names.intersection(present))).items()))
-    return _write(root, old.model_copy(update=parts))
+    path = _write(root, old.model_copy(update=parts))
+    write_text(Path(root, README), readme(parts["measurements"], parts["binaries"]))
+    return path
 
 
 def write_rendered_manifest(paper: Path, names: Iterable[str]) -> Path:
