@@ -14,7 +14,7 @@ from sparse_control.project import project_folder
 from sparse_control.provenance import iss
 from sparse_control.provenance.corpus import CORPUS, corpus_artefact
 from sparse_control.provenance.facts import Artefact, code_fact, model_facts
-from sparse_control.provenance.sources import sources_of
+from sparse_control.provenance.sources import records_of
 from sparse_control.records import manifest
 from sparse_control.records.base import printable
 from sparse_control.records.code import read_closure
@@ -55,7 +55,9 @@ def _listed(root: Path, paper: Path) -> dict[Path, str]:
             freeze = read_iss_file(study, "freeze")
             hashes |= {study.base / name: sha256 for name, sha256 in (freeze.files if freeze else {}).items()}
     if listed := manifest.read_manifest(root):
-        hashes |= {root / name: sha256 for part in (listed.measurements, listed.binaries) for name, sha256 in part.items()}
+        hashes |= {
+            root / name: sha256 for part in (listed.measurements, listed.binaries) for name, sha256 in part.items()
+        }
     if rendered := manifest.read_rendered_manifest(paper):
         hashes |= {paper / name: sha256 for name, sha256 in rendered.files.items()}
     return {path.resolve(): sha256 for path, sha256 in hashes.items()}
@@ -125,9 +127,8 @@ class _Chain:
         match = re.fullmatch(rf"{TABLES}/(?P<table>.+)\.(csv|tex|html)", name)
         if match is None:
             return None
-        sources = sources_of(match["table"], manifest.measured_files(self.root))
         kind = "rendered on the CPU by `reproduce` from saved measurements"
-        return Artefact(kind=kind, inputs=tuple(self.root / source for source in sources))
+        return Artefact(kind=kind, inputs=tuple(self.root / name for name in records_of(self.root, match["table"])))
 
     def _measured(self, path: Path) -> Artefact | None:
         folder, *inside = path.relative_to(self.root).parts or ("",)

@@ -107,9 +107,7 @@ def _result(paths: ModelPaths, match: re.Match[str]) -> Artefact:
 def _states(paths: ModelPaths, match: re.Match[str]) -> Artefact:
     benchmark = match["states"] == "benchmark"
     kind = "stage D: benchmark states" if benchmark else "stage A: states of the calibration prompts"
-    return Artefact(
-        kind=kind, facts=_frozen_facts(paths), inputs=_existing([paths.manifest]) if benchmark else ()
-    )
+    return Artefact(kind=kind, facts=_frozen_facts(paths), inputs=_existing([paths.manifest]) if benchmark else ())
 
 
 # --- tensors --------------------------------------------------------------------------------------------------------
@@ -117,7 +115,10 @@ def _states(paths: ModelPaths, match: re.Match[str]) -> Artefact:
 
 def _tensors(paths: ModelPaths, match: re.Match[str]) -> Artefact:
     """Tensors, of which the metadata beside them speaks."""
-    kinds = {"full_reference": "stage A: exact finite-corpus Jacobian, float32", "low_rank_factors": "stage B: a factor"}
+    kinds = {
+        "full_reference": "stage A: exact finite-corpus Jacobian, float32",
+        "low_rank_factors": "stage B: a factor",
+    }
     return Artefact(
         kind=kinds.get(match["what"], "a factor of a named alternative, never official"),
         facts=("as its metadata.json says",),
@@ -145,7 +146,9 @@ def _factors(paths: ModelPaths, match: re.Match[str]) -> Artefact:
     layer, official = metadata.get("layer"), match["what"] == "low_rank_factors"
     inputs = [paths.reference(layer), paths.reference_metadata] if isinstance(layer, int) else []
     kind = "stage B: factors of a low-rank estimator" if official else "factors of a named alternative, never official"
-    return Artefact(kind=kind, facts=tuple(facts), inputs=_existing(inputs) or corpora(paths.root, metadata.get("corpus_sha256")))
+    return Artefact(
+        kind=kind, facts=tuple(facts), inputs=_existing(inputs) or corpora(paths.root, metadata.get("corpus_sha256"))
+    )
 
 
 def _reference(paths: ModelPaths, match: re.Match[str]) -> Artefact:

@@ -57,7 +57,9 @@ def verify(root: Path, project: Path) -> list[Check]:
     checks.append(check)
     for model in models:
         checks += _model_checks(model)
-    checks += unhashed_checks(root, {name for model in models for study in model.studies for name in frozen_names(study)})
+    checks += unhashed_checks(
+        root, {name for model in models for study in model.studies for name in frozen_names(study)}
+    )
     if len(models) < len(folders) or published is None:
         checks.append(Check("tables", "skip", "not recomputed, as records above cannot be read"))
     else:

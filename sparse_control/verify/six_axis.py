@@ -144,5 +144,9 @@ def _hashable(at: tuple[Any, ...]) -> tuple[str, ...]:
 def _unpatched(record: Measurement) -> dict[str, Any]:
     """What is measured without the intervention, or before it."""
     parts = {"evaluate": record.evaluate, "reuse": record.reuse}
-    read = {f"{part}.{name}": getattr(one, name) for part, one in parts.items() for name in ("pairs", "source", "target")}
-    return read | {name: getattr(record, name) for name in SHARED} | {"preservation.prompts": record.preservation.prompts}
+    read = {
+        f"{part}.{name}": getattr(one, name) for part, one in parts.items() for name in ("pairs", "source", "target")
+    }
+    return (
+        read | {name: getattr(record, name) for name in SHARED} | {"preservation.prompts": record.preservation.prompts}
+    )

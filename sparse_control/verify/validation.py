@@ -69,7 +69,9 @@ def _difference(
     if None in (row.iss, partner.iss, row.iss_rank_difference):
         return
     expected = abs(partner.iss - row.iss)
-    yield from differ(file, "iss_rank_difference", row.iss_rank_difference, expected, f"ISS at {row.k} and twice it give")
+    yield from differ(
+        file, "iss_rank_difference", row.iss_rank_difference, expected, f"ISS at {row.k} and twice it give"
+    )
 
 
 def _floors(rows: Sequence[ComparisonRow], alternatives: Sequence[AlternativeAttempt]) -> Iterator[Finding]:
@@ -77,7 +79,9 @@ def _floors(rows: Sequence[ComparisonRow], alternatives: Sequence[AlternativeAtt
     floors: dict[tuple[int, int], float] = {}
     for number, row in enumerate(rows, start=1):
         floor = floors.setdefault((row.layer, row.r), row.svd_floor_E_F)
-        yield from differ(f"{COMPARISON}:{number}", "svd_floor_E_F", row.svd_floor_E_F, floor, f"r = {row.r} has before")
+        yield from differ(
+            f"{COMPARISON}:{number}", "svd_floor_E_F", row.svd_floor_E_F, floor, f"r = {row.r} has before"
+        )
         if row.E_F < row.svd_floor_E_F - TOLERANCE:
             yield f"{COMPARISON}:{number}", f"E_F: {row.E_F}, but no rank {row.r} is below {row.svd_floor_E_F}"
     for layer in sorted({layer for layer, _ in floors}):
@@ -103,7 +107,10 @@ def _alternatives(rows: Sequence[AlternativeAttempt]) -> Iterator[Finding]:
         (iss, distance), *_ = known
         exact = [iss + distance, iss - distance]
         if not any(all(same(abs(one - iss), distance) for iss, distance in known) for one in exact):
-            yield ALTERNATIVES, f"layer {rows[0].layer}: E_ISS: the distances are not from one ISS of the exact Jacobian"
+            yield (
+                ALTERNATIVES,
+                f"layer {rows[0].layer}: E_ISS: the distances are not from one ISS of the exact Jacobian",
+            )
 
 
 def _candidate(row: AlternativeAttempt) -> tuple[Any, ...]:

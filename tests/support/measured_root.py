@@ -25,6 +25,7 @@ def measurement(task="ioi", selector="coverage_driver", condition="P", seed=0, *
     """One record; with P the patch goes most of the way, with F hardly anywhere."""
     random = np.random.default_rng([seed, len(task), len(selector), condition == "P"])
     count = {"built": 12, "kept": 12 if supported else 1}
+    read = {"built": PAIRS, "kept": PAIRS} if supported else count
     record = {
         "schema": "six-axis/1",
         "model": model,
@@ -34,7 +35,7 @@ def measurement(task="ioi", selector="coverage_driver", condition="P", seed=0, *
         "seed": seed,
         "supported": supported,
         "reason": None if supported else "1 of 12 fit pairs have a gap of at least 1 logits; 6 are needed",
-        "gate": {"minimum_gap": 1.0, "fit": count, "evaluate": count, "reuse": count},
+        "gate": {"minimum_gap": 1.0, "fit": count, "evaluate": read, "reuse": read},
         "panels": {"pairs": "own", "off_target": "own"},
     }
     sections = (
@@ -53,7 +54,8 @@ def measurement(task="ioi", selector="coverage_driver", condition="P", seed=0, *
     )
     record |= dict.fromkeys(sections)
     if supported:
-        record |= _sections(random, 0.8 if condition == "P" else 0.05)
+        source, target = unpatched(task, seed)
+        record |= _sections(random, source, target, 0.8 if condition == "P" else 0.05)
         if selector.startswith("random_"):
             record["draws"] = _draws(record, random)
     record["provenance"] = {
@@ -81,22 +83,27 @@ def _draws(record, random):
     return [sites | readouts for readouts in (own, *others)]
 
 
-def _sections(random, reach):
-    source = -3 + random.normal(size=PAIRS)
-    target = 3 + random.normal(size=PAIRS)
+def unpatched(task, seed):
+    """Margins without a patch, the same for every selector and direction rule."""
+    random = np.random.default_rng([seed, len(task)])
+    return -3 + random.normal(size=PAIRS), 3 + random.normal(size=PAIRS)
+
+
+def _sections(random, source, target, reach):
+    start, gain = float(np.mean(source)), 0.2
     noise = lambda: 0.1 * random.normal(size=PAIRS)  # noqa: E731
     ends = [
         {
-            "target": float(goal),
-            "initial_margin": -3.0,
-            "terminal_margin": float(goal + 0.2),
-            "terminal_dose": 0.7,
+            "target": goal,
+            "initial_margin": start,
+            "terminal_margin": goal + 0.2,
+            "terminal_dose": gain * (goal - start),
             "readouts": 2,
-            "stop_reason": "within tolerance",
+            "stop_reason": "hit",
             "clipped": False,
-            "trajectory": [[0.0, -3.0], [0.7, float(goal + 0.2)]],
+            "trajectory": [[0.0, start], [gain * (goal - start), goal + 0.2]],
         }
-        for goal in np.linspace(-2.0, 3.0, 4)
+        for goal in (-1.0, 0.0, 1.5, 3.0)
     ]
     patched = [(source + reach * dose * (target - source)).tolist() for dose in DOSES]
     return {
@@ -115,7 +122,7 @@ def _sections(random, reach):
             "wrong_way": [float(np.mean((np.array(row) - source) * (target - source) < 0)) for row in patched],
         },
         "reversal": {"reversed": (target - reach * (target - source) + noise()).tolist()},
-        "feedback": {"gain": 0.2, "tolerance": 0.3, "endpoints": ends},
+        "feedback": {"gain": gain, "tolerance": 0.3, "endpoints": ends},
         "preservation": {"prompts": [f"prompt-{i}" for i in range(6)], "kl": (1e-3 * random.random(6)).tolist()},
         "reuse": {
             "pairs": [f"new-{i}" for i in range(PAIRS)],

@@ -15,7 +15,7 @@ PROJECT = Path(__file__).parent.parent.parent
 
 @pytest.fixture(scope="module")
 def iss(built_root):
-    return read_records(built_root, PROJECT).iss
+    return read_records(built_root, PROJECT).models[0].iss
 
 
 def edited(records, field, index, **update):
