@@ -14,7 +14,7 @@ from sparse_control.project import project_folder
 from sparse_control.provenance import iss
 from sparse_control.provenance.corpus import CORPUS, corpus_artefact
 from sparse_control.provenance.facts import Artefact, code_fact, model_facts
-from sparse_control.provenance.sources import records_of
+from sparse_control.provenance.sources import sources_of
 from sparse_control.records import manifest
 from sparse_control.records.base import printable
 from sparse_control.records.code import read_closure
@@ -128,7 +128,8 @@ class _Chain:
         if match is None:
             return None
         kind = "rendered on the CPU by `reproduce` from saved measurements"
-        return Artefact(kind=kind, inputs=tuple(self.root / name for name in records_of(self.root, match["table"])))
+        sources = sources_of(match["table"], manifest.measured_files(self.root))
+        return Artefact(kind=kind, inputs=tuple(self.root / source for source in sources))
 
     def _measured(self, path: Path) -> Artefact | None:
         folder, *inside = path.relative_to(self.root).parts or ("",)

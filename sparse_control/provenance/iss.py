@@ -1,4 +1,4 @@
-"""What each file of `jacobian_iss/` says of its own making: a stage, settings, code, versions, seeds, and its inputs."""
+"""What each file of `jacobian_iss/` says of its own making: stage, settings, code, versions, seeds, and its inputs."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping

@@ -2,9 +2,7 @@
 
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
-from pathlib import Path
 
-from sparse_control.records import manifest
 from sparse_control.records.paths import NULLS
 from sparse_control.tables import TABLES
 
@@ -22,8 +20,3 @@ def sources_of(name: str, files: Iterable[str]) -> list[str]:
     tables = [TABLES[table]] if table in TABLES else TABLES.values()
     patterns = {pattern for one in tables for pattern in one.files(null)}
     return [file for file in files if any(fnmatchcase(file.partition("/")[2], pattern) for pattern in patterns)]
-
-
-def records_of(root: Path, name: str) -> list[str]:
-    """`sources_of` among the measured files of `root`."""
-    return sources_of(name, manifest.measured_files(root))

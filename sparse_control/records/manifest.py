@@ -178,6 +178,3 @@ def changed_measurements(root: Path) -> list[str]:
     listed = (read_manifest(root) or Manifest()).measurements
     present = _hashes(root, measured_files(root))
     return sorted(name for name in {*listed, *present} if listed.get(name) != present.get(name))
-
-
-SUB_ROOTS: tuple[str, ...] = ()  # verify and provenance are about to read by model

@@ -17,8 +17,8 @@ Written from `MANIFEST.json` by the run that measured last; `python -m sparse_co
 | `MODEL/{SIX_AXIS}/TASK.SELECTOR.CONDITION.jsonl` | six-axis records, a line a seed |
 | `MODEL/{JACOBIAN_ISS}/` | Jacobian-transported ISS: the output tree of its source document, section 14 |
 | `.../full_reference/` | stage A: exact finite-corpus Jacobians |
-| `.../validation/`, `.../low_rank_factors/` | stage B: the ladder of estimators on calibration, and the chosen factors |
-| `.../configs/`, `.../freeze_manifest.json` | stage C: settings as frozen, and the hash of every file they rest on |
+| `.../validation/`, `.../low_rank_factors/` | stage B: the ladder of estimators, and the chosen factors |
+| `.../configs/`, `.../freeze_manifest.json` | stage C: every choice, and the hash of what it rests on |
 | `.../iss_*`, `.../raw_iss_ablation.json` | stage D: ISS and Raw-ISS on the benchmark |
 | `.../alternatives/` | named alternatives to the official estimator, never part of ISS |
 | `MODEL/{NULLS}/NAME/{JACOBIAN_ISS}/` | the same output tree, with something taken away from model or corpus |

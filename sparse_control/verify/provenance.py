@@ -19,7 +19,7 @@ def _weights(provenance: Mapping[str, Any]) -> str | None:
 
 
 def provenance_checks(model: Model) -> Iterator[Check]:
-    """Weights of everything that was measured on a model; settings and code of its records; each null is its folder's."""
+    """Weights, settings and code of everything that was measured on a model, and that each null is its folder's."""
     records, root = model.records, model.paths.root
     weights = {str(record.key): _weights(record.provenance.model) for record in records.six_axis}
     if records.iss.summary:

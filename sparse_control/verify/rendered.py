@@ -34,9 +34,11 @@ def table_checks(root: Path, project: Path, records: Records, missing: Collectio
     if frames is None:
         yield check
         return
-    lost = {name: set(sources_of(name, missing)) for name in frames}
-    skipped = [name for name in frames if lost[name]]
     paper = paper_folder(root, project)
+    saved = [name.removeprefix(f"{TABLES}/") for name in manifest.rendered_files(paper) if name.endswith(".csv")]
+    names = dict.fromkeys([*frames, *(name.removesuffix(".csv") for name in saved)])  # a table may be without rows
+    lost = {name: set(sources_of(name, missing)) for name in names}
+    skipped = [name for name in names if lost[name]]
     for name, frame in frames.items():
         if name not in skipped:
             yield from _cells(paper, name, frame)

@@ -9,6 +9,7 @@ from sparse_control.errors import InputError
 from sparse_control.records import manifest
 from sparse_control.records.paths import ModelPaths, paper_folder
 from sparse_control.records.read import models_of, read_records
+from sparse_control.records.readme import readme
 from tests.support.measured_iss import iss_files
 from tests.support.measured_root import MEDIUM, MODEL, build_root, write_files, write_six_axis
 
@@ -138,3 +139,23 @@ def test_a_manifest_names_measurements_alone(root, name):
     (root / "MANIFEST.json").write_text(json.dumps(content))
     with pytest.raises(InputError, match="measurements"):
         manifest.read_manifest(root)
+
+
+def test_a_root_tells_what_was_measured_on_which_model(root):
+    text = (root / "README.md").read_text()
+    listed = manifest.read_manifest(root)
+    assert text == readme(listed.measurements, listed.binaries)
+    rows = {
+        line.split("|")[1].strip(): line for line in text[text.index(f"## {MODEL}") :].splitlines() if line[:1] == "|"
+    }
+    assert "tasks ioi, refusal, sentiment;" in rows["`six_axis/`"] and "| 11 | 0 |" in rows["`six_axis/`"]
+    assert "official-iss --model toy-model" in rows["`jacobian_iss/`"]
+    assert "nulls --model toy-model" in rows["`nulls/redrawn_weights/`"]
+    write_six_axis(root, "another")
+    manifest.write_manifest(root, ["another/six_axis/ioi.driver_omp.P.jsonl"])
+    assert "## another\n" in (root / "README.md").read_text()
+
+
+def test_the_committed_root_tells_what_it_holds():
+    listed = manifest.read_manifest(PROJECT / "measurements")
+    assert (PROJECT / "measurements" / "README.md").read_text() == readme(listed.measurements, listed.binaries)

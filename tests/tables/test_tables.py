@@ -163,7 +163,7 @@ def test_setup_counts_what_the_records_have(frames, toy):
     found = {row_["quantity"]: row_["value"] for row_ in frames["setup"].to_dict("records")}
     assert found["model"] == "toy-model" and found["weights, SHA-256"] == "a" * 12 + "..."
     assert found["benchmark"] == "3 relations, 9 facts" and found["six-axis seeds"] == "0, 1, 2"
-    assert found["ioi: pairs kept of built"] == "fit 36/36, evaluate 36/36, reuse 36/36"
+    assert found["ioi: pairs kept of built"] == "fit 36/36, evaluate 12/12, reuse 12/12"
     assert found["refusal: pairs kept of built"] == "fit 3/36, evaluate 3/36, reuse 3/36"
 
 
