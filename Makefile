@@ -77,8 +77,8 @@ stop:
 # after measuring into measurements/: tables, curves, lock and store as they now are; git is left to you
 record:
 	$(CLI) reproduce
-	"$(BIN)/python" -m sparse_control.stages curves --root measurements
-	"$(BIN)/python" -m sparse_control.stages store > store.new && mv store.new measurements/store.dvc
+	$(CLI) record curves
+	$(CLI) record store > store.new && mv store.new measurements/store.dvc
 	$(DVC) commit --force --quiet dvc.yaml measurements/store.dvc
 	$(DVC) push --quiet
 

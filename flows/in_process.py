@@ -1,20 +1,21 @@
 """Running a flow in this process, as the command line does."""
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
-from prefect import Flow
+from prefect import Flow, flow
 from prefect.settings import PREFECT_API_URL
 
 from flows.interrupt import interruptible
 from flows.server import temporary_server
 
 
-def run_in_process(flow: Flow, parameters: dict[str, Any]) -> dict[str, Any]:
+def run_in_process(started: Flow, parameters: dict[str, Any]) -> dict[str, Any]:
     """Run a flow to its end; its server and, where Dask is local, its workers end with this process.
 
     Args:
-        flow: one of the flows.
+        started: one of the flows.
         parameters: of the flow.
 
     Returns:
@@ -25,4 +26,9 @@ def run_in_process(flow: Flow, parameters: dict[str, Any]) -> dict[str, Any]:
     """
     lasting = bool(PREFECT_API_URL.value())  # a lasting server is told of an interrupt, in Prefect's own way
     with nullcontext() if lasting else interruptible(), temporary_server():
-        return flow(**parameters)
+        return started(**parameters)
+
+
+def run_as_flow(name: str, function: Callable[..., dict[str, Any]], parameters: dict[str, Any]) -> dict[str, Any]:
+    """Run a function of checked parameters as a flow of this name; otherwise as `run_in_process`."""
+    return run_in_process(flow(function, name=name, persist_result=False, validate_parameters=False), parameters)

@@ -1,13 +1,43 @@
-"""Official ISS: corpus, then stages A to D of the source document."""
+"""Official ISS on one page: corpus, then stages A to D (source document, 4).
+
+Each step below is a task around a module of `sparse_control.stages`, which reads as its sections of the document do.
+What a step hands on is files below `ROOT/MODEL/jacobian_iss/`; one whose inputs and files are as they were is skipped.
+"""
 
 from typing import Any
 
 from prefect import flow
 
-from flows.common import checked_run
-from flows.steps import evaluated, measured, official_study
+from flows.official_steps import measuring
+from flows.parameters import Run, checked_run
 
 NAME = "official-iss"
+
+
+def measure(run: Run) -> dict[str, Any]:
+    """Is a fact held in one stable internal state, however it is asked for?
+
+    Returns:
+        preset, model, root, and of each step whether it was skipped and the files with their hashes.
+
+    Raises:
+        InputError: settings, model or data are wrong.
+    """
+    with measuring(run) as study:
+        # the Jacobian corpus: seeded token windows of general text, none about a benchmark entity (8.1, 13.1)
+        study.corpus()
+        if run.accept_code is None:
+            # A: J^l = mean over the corpus of dh^L/dh^l at the last token, exact, all layers from one reverse sweep a
+            #    prompt (5.1, 5.2); what QB of every candidate rank loses against it (5.3, 5.4)
+            study.reference()
+            # B: for each layer the smallest rank whose actions and ISS hold by one rule, up the ladder of larger k,
+            #    p, n and more power iterations (7 to 9, 12.1); where none does, the layer is unresolved
+            study.validate()
+            # C: every setting, penalty and factor, each file with its hash; nothing is chosen after this (13.3, 14)
+            study.freeze()
+        # D: the benchmark, opened for the first time, carried by the frozen factors and scored (10); Raw-ISS (11)
+        study.official()
+    return study.summary()
 
 
 @flow(name=NAME, persist_result=False)
@@ -19,22 +49,18 @@ def official_iss(
     wait: bool = False,
     accept_code: str | None = None,
 ) -> dict[str, Any]:
-    """Measure official ISS into `root`; steps whose inputs are unchanged and whose files are whole are skipped.
+    """`measure`, for a deployment.
 
     Args:
         preset: of params.yaml.
         model: registry name, hub id, directory or GGUF path; the one of params.yaml by default.
         root: folder that gets `MODEL/jacobian_iss/`.
         dask: where the units run: the address of a Dask scheduler, or `local:N`; in this process by default.
-        wait: for another run in `root` to end, instead of refusing.
+        wait: for another writer in `root` to end, instead of refusing.
         accept_code: why a freeze made by other code is good enough, in words; that freeze is then kept as it is, and
             stage D alone is measured.
 
-    Returns:
-        preset, model, root, and of each step whether it was skipped and the files with their hashes.
-
     Raises:
-        InputError: settings, model or data are wrong; raised before any work where it can be seen there.
+        InputError: as `checked_run` and `measure`.
     """
-    run = checked_run(preset, model, root, dask)
-    return measured(NAME, run, dask, wait, official_study if accept_code is None else evaluated(accept_code))
+    return measure(checked_run(NAME, preset, model, root, dask, wait, accept_code=accept_code))

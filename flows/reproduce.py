@@ -4,7 +4,7 @@ from typing import Any
 
 from prefect import flow
 
-from flows.common import resolved
+from flows.parameters import resolved_path
 from flows.reports import tables_artifact
 from sparse_control.errors import InputError
 from sparse_control.records.paths import MEASUREMENTS
@@ -20,11 +20,11 @@ def reproduce(root: str = MEASUREMENTS, out: str | None = None) -> dict[str, Any
     Raises:
         InputError: `root` is no folder, or a measurement in it is malformed.
     """
-    place = resolved("root", root)
-    if not place.is_dir():
+    folder = resolved_path("root", root)
+    if not folder.is_dir():
         raise InputError(f"root {root}: is not a folder; choose one that was measured into")
-    target = str(resolved("out", out)) if out else None
-    files = tables(root=str(place), out=target)
+    target = str(resolved_path("out", out)) if out else None
+    files = tables(root=str(folder), out=target)
     for group in ("iss", "protocol"):
-        tables_artifact(f"{NAME}-{group}", place, group)
-    return {"flow": NAME, "root": str(place), "files": files}
+        tables_artifact(f"{NAME}-{group}", folder, group)
+    return {"flow": NAME, "root": str(folder), "files": files}

@@ -1,13 +1,13 @@
 """Six-axis protocol: one study per (task, selector, condition), one record per seed."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from prefect import flow
 
 from flows.cluster import started_runner
-from flows.common import Progress, Run, Step, checked_run, files_of, resolved
+from flows.common import Progress, Step, files_of
+from flows.parameters import Run, checked_run, resolved_path
 from flows.reports import tables_artifact
 from sparse_control.models.identity import model_identity
 from sparse_control.protocol.grid import restricted, studies
@@ -16,6 +16,24 @@ from tasks.six_axis import STUDY, record, study
 from tasks.tables import manifest
 
 NAME = "six-axis"
+
+
+def measure(run: Run, mmlu: Path | None = None, xstest: Path | None = None) -> dict[str, Any]:
+    """Can a push hit, undo, dial, track, spare and carry over?
+
+    Measures every study that the settings ask for; unchanged studies whose files are whole are skipped.
+
+    Args:
+        mmlu, xstest: MMLU's folder and XSTest's file, in place of the project's own texts.
+
+    Returns, Raises: as `flows.official_iss.measure`.
+    """
+    with root_lock(run.root, wait=run.wait), started_runner(run.dask, run.root, STUDY) as runner:
+        progress = Progress(run.flow, runner)
+        receipts = progress.run(_studies(run, {"mmlu": mmlu, "xstest": xstest}), below=run.root)
+        manifest(root=str(run.root), names=files_of(receipts))
+        tables_artifact(run.flow, run.root, "protocol")
+    return progress.summary(run)
 
 
 @flow(name=NAME, persist_result=False)
@@ -32,27 +50,16 @@ def six_axis(
     mmlu: str | None = None,
     xstest: str | None = None,
 ) -> dict[str, Any]:
-    """Measure every study of the preset into `root`; unchanged studies whose files are whole are skipped.
+    """`measure`, for a deployment.
 
-    Args, Returns, Raises: as `official_iss`, and
+    Args, Raises: as `flows.official_iss.official_iss` and `measure`, and
         tasks, selectors, conditions, seeds: those asked for, in place of the preset's; records of others stay.
-        mmlu, xstest: MMLU's folder and XSTest's file, in place of the project's own texts.
-    `root` gets `MODEL/six_axis/`.
+        root: folder that gets `MODEL/six_axis/`.
     """
-    run = checked_run(preset, model, root, dask)
-    which = {"tasks": tasks, "selectors": selectors, "conditions": conditions, "seeds": seeds}
-    given = {name: values for name, values in which.items() if values}
-    run = replace(run, settings=restricted(run.settings, **given))
-    files = {
-        "mmlu": None if mmlu is None else resolved("mmlu", mmlu),
-        "xstest": None if xstest is None else resolved("xstest", xstest),
-    }
-    with root_lock(run.root, wait=wait), started_runner(dask, run.root, STUDY) as runner:
-        progress = Progress(NAME, runner)
-        receipts = progress.run(_studies(run, files), below=run.root)
-        manifest(root=str(run.root), names=files_of(receipts))
-        tables_artifact(NAME, run.root, "protocol")
-    return progress.summary(run)
+    which = {"tasks": tasks or (), "selectors": selectors or (), "conditions": conditions or (), "seeds": seeds or ()}
+    run = checked_run(NAME, preset, model, root, dask, wait, narrowed=lambda settings: restricted(settings, **which))
+    files = (None if path is None else resolved_path(name, path) for name, path in (("mmlu", mmlu), ("xstest", xstest)))
+    return measure(run, *files)
 
 
 def _studies(run: Run, files: dict[str, Path | None]) -> list[Step]:
@@ -71,8 +78,8 @@ def _studies(run: Run, files: dict[str, Path | None]) -> list[Step]:
         def units() -> list[Step]:
             # the selectors and conditions of one seed share most of their work, so they follow each other
             return [
-                Step(record, f"{label}, seed {seed}", own | {"seed": seed}, order=(protocol.tasks.index(panel), place))
-                for place, seed in enumerate(protocol.seeds_of(panel))
+                Step(record, f"{label}, seed {seed}", own | {"seed": seed}, order=(protocol.tasks.index(panel), index))
+                for index, seed in enumerate(protocol.seeds_of(panel))
             ]
 
         return Step(study, label, own, units)

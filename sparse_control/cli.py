@@ -15,13 +15,30 @@ from sparse_control.commands.inputs import corpus, models
 from sparse_control.commands.lens import lens
 from sparse_control.commands.measure import run
 from sparse_control.commands.recompute import reproduce, score, verify
+from sparse_control.commands.record import record
 from sparse_control.commands.serving import deployed, serve, stop
 from sparse_control.commands.show import show
+from sparse_control.commands.stage import stage
 
 
 @click.group(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
-    commands=[reproduce, verify, show, score, run, lens, models, corpus, doctor, serve, stop, deployed],
+    commands=[
+        reproduce,
+        verify,
+        show,
+        score,
+        run,
+        lens,
+        models,
+        corpus,
+        doctor,
+        serve,
+        stop,
+        deployed,
+        stage,
+        record,
+    ],
 )
 @click.version_option(__version__, prog_name="sparse-control")
 def cli() -> None:

@@ -13,15 +13,17 @@ import zipfile
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+from pydantic import ConfigDict, Field
 
 from sparse_control import files
 from sparse_control.code_hash import code_sha256
 from sparse_control.errors import InputError
 from sparse_control.packages import Package, download
 from sparse_control.project import cache_folder
+from sparse_control.records.base import Record, Sha256, read_record
 from sparse_control.seeds import stream
 from sparse_control.settings import CorpusSettings, Settings
 
@@ -56,6 +58,8 @@ class Corpus:
     """Windows in their seeded order; the first n of them are the corpus of size n.
 
     Attributes:
+        folder: it was read from.
+        metadata: what the folder says it was built with.
         ids: "article:window", unique.
         articles: title of each window's article.
         texts: each window as text.
@@ -63,6 +67,8 @@ class Corpus:
         sha256: of the whole windows file, whatever `first` left over.
     """
 
+    folder: Path
+    metadata: "CorpusMetadata"
     ids: tuple[str, ...]
     articles: tuple[str, ...]
     texts: tuple[str, ...]
@@ -86,6 +92,39 @@ class Corpus:
         return replace(
             self, ids=self.ids[:n], articles=self.articles[:n], texts=self.texts[:n], input_ids=self.input_ids[:n]
         )
+
+    def check(self, settings: CorpusSettings, tokenizer_sha256: str | None = None) -> None:
+        """Refuse a corpus that was built with other settings, or for another tokenizer.
+
+        Args:
+            settings: it must have been built with.
+            tokenizer_sha256: of the model's tokenizer, as the function of this name gives it; None: any.
+
+        Raises:
+            InputError: names the first difference, with both values.
+        """
+        path, built = self.folder / METADATA, self.metadata
+        again = "build one for these settings and this model (python -m sparse_control corpus build)"
+        for name, value in settings.model_dump().items():
+            if (found := getattr(built.settings, name)) != value:
+                raise InputError(f"{path}: settings.{name}: was built with {found}, corpus.{name} is {value}; {again}")
+        if tokenizer_sha256 not in (None, built.tokenizer_sha256):
+            raise InputError(
+                f"{path}: tokenizer_sha256: was built for {built.tokenizer_sha256}, the model has "
+                f"{tokenizer_sha256}; {again}"
+            )
+
+
+class CorpusMetadata(Record):
+    """corpus.json, what is read of it."""
+
+    model_config = ConfigDict(extra="allow")
+
+    schema_: Literal["corpus/1"] = Field(alias="schema")
+    tokenizer_sha256: Sha256  # of the tokenizer that made the ids
+    settings: CorpusSettings
+    windows_sha256: Sha256  # of windows.jsonl
+    ids: list[str]  # of every window, in order
 
 
 def fetch_archive(cache: Path | None = None, progress: Callable[[str], None] | None = None) -> Path:
@@ -165,40 +204,19 @@ def build_corpus(
     Raises:
         InputError: the archive cannot be read, or has no article that is long enough.
     """
-    from sparse_control.iss.benchmark import normalise
-    from sparse_control.wikitext import paragraphs
-
-    length = settings.sequence_length
     draw = stream(settings.seed, "corpus", "jacobian", "windows")
     counts = dict.fromkeys(("articles", "excluded", "short", "used", "windows_available", "windows"), 0)
     left_out: list[str] = []
     windows: list[dict[str, Any]] = []
-    for page, title, markup in read_articles(archive):
-        counts["articles"] += 1
-        if normalise(title) in excluded:
-            left_out.append(title)
-            continue
-        kept = [line for line in paragraphs(markup) if len(line) >= settings.minimum_paragraph_characters]
-        tokens = encode("\n".join(kept)) if kept else []
-        available = len(tokens) // length
-        if available == 0:
-            counts["short"] += 1
-            continue
-        counts["used"] += 1
-        counts["windows_available"] += available
-        chosen = sorted(
-            draw.choice(available, size=min(available, settings.windows_per_article), replace=False).tolist()
-        )
-        for window in chosen:
-            ids = [int(token) for token in tokens[window * length : (window + 1) * length]]
-            text = decode(ids)
-            windows.append(
-                {"id": f"{page}:{window}", "article": title, "window": window, "text": text, "input_ids": ids}
-            )
+    for page, title, tokens in _article_tokens(archive, settings, encode, excluded, counts, left_out):
+        windows += _drawn_windows(page, title, tokens, settings, draw, decode)
         if progress and counts["used"] % 20 == 0:
             progress(f"corpus: {counts['used']} articles, {len(windows)} windows")
     if not windows:
-        raise InputError(f"{archive}: no article holds corpus.sequence_length = {length} tokens; choose a shorter one")
+        raise InputError(
+            f"{archive}: no article holds corpus.sequence_length = {settings.sequence_length} tokens; "
+            "choose a shorter one"
+        )
     windows = [windows[index] for index in draw.permutation(len(windows))]
     counts |= {"excluded": len(left_out), "windows": len(windows)}
 
@@ -221,6 +239,51 @@ def build_corpus(
     }  # fmt: skip
     files.write_json(out / METADATA, metadata)  # last: a folder that has it is complete
     return metadata
+
+
+def _article_tokens(
+    archive: Path,
+    settings: CorpusSettings,
+    encode: Callable[[str], list[int]],
+    excluded: Collection[str],
+    counts: dict[str, int],
+    left_out: list[str],
+) -> Iterator[tuple[str, str, list[int]]]:
+    """(page id, title, tokens) of every article with at least one window; what is met on the way is counted."""
+    from sparse_control.iss.benchmark import normalise
+    from sparse_control.wikitext import paragraphs
+
+    for page, title, markup in read_articles(archive):
+        counts["articles"] += 1
+        if normalise(title) in excluded:
+            left_out.append(title)
+            continue
+        kept = [line for line in paragraphs(markup) if len(line) >= settings.minimum_paragraph_characters]
+        tokens = encode("\n".join(kept)) if kept else []
+        available = len(tokens) // settings.sequence_length
+        if available == 0:
+            counts["short"] += 1
+            continue
+        counts["used"] += 1
+        counts["windows_available"] += available
+        yield page, title, tokens
+
+
+def _drawn_windows(
+    page: str,
+    title: str,
+    tokens: list[int],
+    settings: CorpusSettings,
+    draw: np.random.Generator,
+    decode: Callable[[list[int]], str],
+) -> Iterator[dict[str, Any]]:
+    """At most `windows_per_article` windows of one article, in their order."""
+    length = settings.sequence_length
+    available = len(tokens) // length
+    chosen = draw.choice(available, size=min(available, settings.windows_per_article), replace=False)
+    for window in sorted(chosen.tolist()):
+        ids = [int(token) for token in tokens[window * length : (window + 1) * length]]
+        yield {"id": f"{page}:{window}", "article": title, "window": window, "text": decode(ids), "input_ids": ids}
 
 
 def tokenizer_sha256(tokenizer: Any) -> str:
@@ -292,20 +355,20 @@ def load_corpus(folder: Path) -> Corpus:
         InputError: a file is missing or malformed, or the windows are not the ones the metadata was written for.
     """
     folder = Path(folder)
-    metadata = files.read_json(folder / METADATA)
-    found = files.sha256_file(folder / WINDOWS)
-    recorded = metadata.get("windows_sha256") if isinstance(metadata, dict) else None
-    if found != recorded:
-        raise InputError(
-            f"{folder / WINDOWS}: SHA-256 is {found}, {METADATA} records {recorded}; "
-            "build it again (python -m sparse_control corpus build)"
-        )
-    rows = files.read_json_lines(folder / WINDOWS)
+    metadata = read_record(CorpusMetadata, folder / METADATA)
+    path, again = folder / WINDOWS, "build it again (python -m sparse_control corpus build)"
+    if (found := files.sha256_file(path)) != metadata.windows_sha256:
+        raise InputError(f"{path}: SHA-256 is {found}, {METADATA} records {metadata.windows_sha256}; {again}")
+    rows, length = files.read_json_lines(path), metadata.settings.sequence_length
     for number, row in enumerate(rows, start=1):
-        if not _is_window(row) or len(row["input_ids"]) != len(rows[0]["input_ids"]):
-            raise InputError(f"{folder / WINDOWS}:{number}: no window of text and token ids; build the corpus again")
+        if not _is_window(row) or len(row["input_ids"]) != length:
+            raise InputError(f"{path}:{number}: no window of text and {length} token ids; {again}")
+    if [row["id"] for row in rows] != metadata.ids:
+        raise InputError(f"{path}: its windows are not those that {METADATA} lists; {again}")
     return Corpus(
-        ids=tuple(row["id"] for row in rows),
+        folder=folder,
+        metadata=metadata,
+        ids=tuple(metadata.ids),
         articles=tuple(row["article"] for row in rows),
         texts=tuple(row["text"] for row in rows),
         input_ids=np.array([row["input_ids"] for row in rows], dtype=np.int64),

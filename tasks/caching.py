@@ -90,16 +90,15 @@ def content_key(
     return key
 
 
-def standing_receipt(task: Task, *, below: Path, arguments: dict[str, Any], together: bool = False) -> Receipt | None:
+def standing_receipt(task: Task, *, below: Path, arguments: dict[str, Any]) -> Receipt | None:
     """The receipt of an earlier run of the task with the same key, if every file is as it was; else None.
 
-    Files of the receipt that are not as they were are removed: a stage that resumes would take them for its own.
+    Nothing is removed: another run may have written the files since, and a stage that resumes checks its own.
 
     Args:
         task: with a `content_key` as its `cache_key_fn`.
         below: the folder the receipt's paths are relative to.
         arguments: of the task.
-        together: one of the files is good only beside the others, so all are removed when one is not as it was.
 
     Raises:
         TypeError: an argument that has no place in a key.
@@ -112,11 +111,7 @@ def standing_receipt(task: Task, *, below: Path, arguments: dict[str, Any], toge
         return None
     for path, _ in receipt.files:
         check_below(below, Path(below, path))
-    if broken := receipt.broken(below):
-        for path in dict(receipt.files) if together else broken:
-            Path(below, path).unlink(missing_ok=True)
-        return None
-    return receipt
+    return None if receipt.broken(below) else receipt
 
 
 def _saved_receipt(key: str) -> Receipt | None:

@@ -1,7 +1,7 @@
 """The corpus and the stages of the source document, section 4, as tasks.
 
 Stages are imported where they run, so that a skipped one loads no torch. `weights` and `reads` (the files a step
-reads by itself) stand in a signature for the key alone.
+reads by itself) are in a signature for the key alone.
 """
 
 from importlib import import_module
@@ -10,14 +10,13 @@ from pathlib import Path
 from prefect import task
 
 from sparse_control.receipt import Receipt
+from sparse_control.records.paths import ALTERNATIVES, STAGES
 from sparse_control.settings import Settings
 from tasks.caching import content_key
 from tasks.exclusive import exclusive
 
-STAGES = tuple(f"sparse_control.stages.{name}" for name in ("a_reference", "b_validate", "c_freeze", "d_official"))
-REFERENCE, VALIDATE = STAGES[:2]
-ALTERNATIVES = "sparse_control.stages.alternatives"
-NOT_READ = ("protocol",)  # a change to the six-axis settings leaves stages A and B alone
+REFERENCE, VALIDATE = STAGES["reference"], STAGES["validate"]
+NOT_READ = ("protocol", "alternatives", "nulls", "preset")  # a change to these leaves stages A and B alone
 
 
 @task(
@@ -42,7 +41,7 @@ def corpus(cache: str, settings: Settings, weights: str, reads: list[Path]) -> d
 
 @task(persist_result=True, result_serializer="json")
 def stage(module: str, root: str, corpus: Path, settings: Settings, weights: str, reads: list[Path]) -> dict[str, str]:
-    """Receipt of one stage: the `run` of its module. What it kept for a run that goes on stays until `ModelPaths.finish`."""
+    """Receipt of one stage: the `run` of its module. Its unfinished work stays until `ModelPaths.finish`."""
     with exclusive():
         return (
             import_module(module).run(corpus=corpus, root=Path(root), settings=settings, keep_unfinished=True).as_json()
@@ -50,18 +49,18 @@ def stage(module: str, root: str, corpus: Path, settings: Settings, weights: str
 
 
 def _stage_key(name: str, *modules: str, without: tuple[str, ...] = ()):
-    return content_key(name, schema=2, modules=modules, without=without)
+    return content_key(name, schema=3, modules=modules, without=without)
 
 
 reference = stage.with_options(name="reference", cache_key_fn=_stage_key("reference", REFERENCE, without=NOT_READ))
 validate = stage.with_options(name="validate", cache_key_fn=_stage_key("validate", VALIDATE, without=NOT_READ))
 alternatives = stage.with_options(
-    name="alternatives", cache_key_fn=_stage_key("alternatives", ALTERNATIVES, without=NOT_READ)
+    name="alternatives", cache_key_fn=_stage_key("alternatives", ALTERNATIVES, without=("protocol", "nulls", "preset"))
 )
 
 
 # the freeze manifest holds all settings and one hash over the code of all stages, and D refuses any other
-@task(name="freeze", cache_key_fn=_stage_key("freeze", *STAGES), persist_result=True, result_serializer="json")
+@task(name="freeze", cache_key_fn=_stage_key("freeze", *STAGES.values()), persist_result=True, result_serializer="json")
 def freeze(root: str, corpus: Path, settings: Settings, weights: str, reads: list[Path]) -> dict[str, str]:
     """Stage C, which is over in a moment and keeps nothing unfinished."""
     from sparse_control.stages import c_freeze
@@ -69,7 +68,12 @@ def freeze(root: str, corpus: Path, settings: Settings, weights: str, reads: lis
     return c_freeze.run(corpus=corpus, root=Path(root), settings=settings).as_json()
 
 
-@task(name="official", cache_key_fn=_stage_key("official", *STAGES), persist_result=True, result_serializer="json")
+@task(
+    name="official",
+    cache_key_fn=_stage_key("official", *STAGES.values()),
+    persist_result=True,
+    result_serializer="json",
+)
 def official(
     root: str, corpus: Path, settings: Settings, weights: str, reads: list[Path], accept_code: str | None
 ) -> dict[str, str]:

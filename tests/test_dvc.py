@@ -15,17 +15,17 @@ import yaml
 from sparse_control.code_hash import code_closure
 from sparse_control.files import sha256_file
 from sparse_control.records.manifest import BINARY, read_manifest
+from sparse_control.records.paths import ALTERNATIVES, committed_root
 from sparse_control.records.paths import STAGES as OFFICIAL
-from sparse_control.records.paths import committed_root
 from sparse_control.records.store import NAME, store_text
 
 PROJECT = Path(__file__).resolve().parents[1]
 MEASUREMENTS = committed_root(PROJECT)
 CODE = {
-    "official_iss": OFFICIAL,
-    "experiment_b": OFFICIAL[:2],
-    "nulls": OFFICIAL,
-    "alternatives": ("sparse_control.stages.alternatives",),
+    "official_iss": tuple(OFFICIAL.values()),
+    "experiment_b": (OFFICIAL["reference"], OFFICIAL["validate"]),
+    "nulls": tuple(OFFICIAL.values()),
+    "alternatives": (ALTERNATIVES,),
     "six_axis": ("sparse_control.protocol.study",),
     "tables": ("sparse_control.tables.render",),
     "curves": ("sparse_control.figures.curves",),

@@ -154,8 +154,8 @@ def _measured(path: Path, seed: int | None) -> "Measurement":
 
 
 def _loaded(model: str | None, measured: "Measurement | None") -> "LanguageModel":
-    from sparse_control.commands.measure import check_model
     from sparse_control.models import load_model
+    from sparse_control.models.locate import check_model_name
     from sparse_control.project import project_folder
     from sparse_control.registry import registry
     from sparse_control.settings import load_settings
@@ -163,8 +163,8 @@ def _loaded(model: str | None, measured: "Measurement | None") -> "LanguageModel
     name = model or (measured.model.replace("--", "/") if measured is not None else None)
     if model is None and measured is not None and "/" not in name and name not in registry():
         raise InputError(f"the record was measured on {name}, which is no registry name; say where it is by --model")
-    check_model("smoke", name)
     settings = load_settings(project_folder() / "params.yaml", "smoke", name)
+    check_model_name(settings.model)
     log(f"loading {settings.model} ...")
     lm = load_model(settings.model, dtype=settings.dtype)
     if measured is not None:

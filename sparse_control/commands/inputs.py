@@ -1,8 +1,10 @@
 """`models` and `corpus`: what a run needs before it can measure."""
 
+from pathlib import Path
+
 import click
 
-from sparse_control.commands.options import log, preset_options
+from sparse_control.commands.options import Folder, log, preset_options
 from sparse_control.project import project_folder
 
 
@@ -39,11 +41,17 @@ def corpus() -> None:
 
 @corpus.command("build")
 @preset_options
-def corpus_build(preset: str, model: str | None) -> None:
+@click.option("--out", type=Folder(), metavar="DIR", help="Copy it into this folder, too; the cache has it anyway.")
+def corpus_build(preset: str, model: str | None, out: Path | None) -> None:
     """Build the corpus from its pinned source for the tokenizer of the model."""
-    from sparse_control.corpus import build
+    from sparse_control.corpus import METADATA, WINDOWS, build
+    from sparse_control.files import write_bytes
     from sparse_control.models import load_model
     from sparse_control.settings import load_settings
 
     settings = load_settings(project_folder() / "params.yaml", preset, model)
-    click.echo(build(settings, load_model(settings.model), progress=log))
+    built = build(settings, load_model(settings.model), progress=log)
+    if out is not None:
+        for name in (WINDOWS, METADATA):
+            write_bytes(out / name, (built / name).read_bytes())
+    click.echo(built if out is None else out)

@@ -26,29 +26,24 @@ def run() -> None:
     """Measure on a model, or let it write; an interrupted measurement goes on where it stopped."""
 
 
-def check_model(preset: str, model: str | None) -> None:
-    """Refuse a model that cannot be named so, before anything is started; nothing is loaded.
+def _run_flow(
+    name: str, function: str, where: dict[str, Any], more: dict[str, Any] | None = None, **checked: Any
+) -> None:
+    """Check the parameters of a flow, then run it in this process and print its steps.
 
-    Raises:
-        InputError: neither a registry name, a hub id (owner/name), a directory nor a file; or an unknown preset.
+    Args:
+        name: of the flow.
+        function: `module:function` that takes the checked parameters.
+        where: preset, model, root, dask and wait.
+        more: further arguments of the function.
+        checked: further arguments of `flows.parameters.checked_run`.
     """
-    from sparse_control.models.locate import check_model_name
-    from sparse_control.settings import load_settings
-
-    check_model_name(load_settings(project_folder() / "params.yaml", preset, model).model)
-
-
-def _run_flow(module: str, name: str, parameters: dict[str, Any]) -> None:
-    """Run a flow in this process and print its steps; parameters that are None are left to the flow."""
-    check_model(parameters["preset"], parameters["model"])
-    flow = getattr(import_module(module), name)
-    root = parameters["root"] or project_folder() / "runs" / parameters["preset"]
-    # the flow checks them, too, but only once its server has started
-    import_module("flows.common").checked_run(parameters["preset"], parameters["model"], str(root), parameters["dask"])
-    run_in_process = import_module("flows.in_process").run_in_process
-    given = {key: value for key, value in parameters.items() if value is not None}
+    root = where["root"] or project_folder() / "runs" / where["preset"]
+    run = import_module("flows.parameters").checked_run(name, **where | {"root": str(root)}, **checked)
+    module, _, attribute = function.partition(":")
+    run_as_flow = import_module("flows.in_process").run_as_flow
     try:
-        result = run_in_process(flow, given | {"model": parameters["model"], "root": str(root)})
+        result = run_as_flow(name, getattr(import_module(module), attribute), {"run": run} | (more or {}))
     except (InputError, ModuleNotFoundError):
         raise
     except Exception as error:  # a task failed; Prefect has logged where
@@ -67,81 +62,68 @@ def _where_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return model_option(run_root_option(dask(wait_option(function))))
 
 
-def _reason(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
-    if value is not None and not value.strip():
-        raise InputError("--accept-code: say why the other code may be accepted, got nothing")
-    return value
-
-
 _accept_code_option = click.option(
-    "--accept-code", type=Text(), metavar="REASON", callback=_reason,
+    "--accept-code", type=Text(), metavar="REASON",
     help="Let stage D take a freeze that was made by other code; the reason is saved with the result.",
 )  # fmt: skip
 
 
-def _add_flow(command: str, module: str, flow: str, text: str, preset: str = "smoke") -> None:
-    """Add the command of a flow that takes nothing but model, folder and machines."""
-
-    def call(preset: str, model: str | None, root: Path | None, dask: str | None, wait: bool) -> None:
-        where = {"preset": preset, "model": model, "root": root, "dask": dask, "wait": wait or None}
-        _run_flow(module, flow, where)
-
-    run.command(command, help=text)(preset_option(_where_options(call), preset))
-
-
-def _add_official_flow(command: str, module: str, flow: str, text: str) -> None:
-    """Add the command of a flow that ends with stage D."""
+def _add(command: str, function: str, text: str, *, preset: str = "smoke", ends_with_d: bool = False) -> None:
+    """Add the command of a flow that takes model, folder and machines, and a reason where it ends with stage D."""
 
     def call(
-        preset: str, model: str | None, root: Path | None, dask: str | None, wait: bool, accept_code: str | None
+        preset: str, model: str | None, root: Path | None, dask: str | None, wait: bool, accept_code: str | None = None
     ) -> None:
-        where = {"preset": preset, "model": model, "root": root, "dask": dask, "wait": wait or None}
-        _run_flow(module, flow, where | {"accept_code": accept_code})
+        where = {"preset": preset, "model": model, "root": root, "dask": dask, "wait": wait}
+        _run_flow(command, function, where, accept_code=accept_code)
 
-    run.command(command, help=text)(preset_option(_where_options(_accept_code_option(call))))
+    options = _where_options(_accept_code_option(call) if ends_with_d else call)
+    run.command(command, help=text)(preset_option(options, preset))
 
 
-_add_official_flow(
-    "official-iss", "flows.official_iss", "official_iss",
+_add(
+    "official-iss", "flows.official_iss:measure",
     """Official ISS: is a fact held in one stable internal state, however it is asked for?
 
     Stage A takes exact Jacobians over the corpus, B validates sketches of them, C freezes and hashes everything, and D
     scores the benchmark with what was frozen and nothing else.""",
+    ends_with_d=True,
 )  # fmt: skip
-_add_flow(
-    "experiment-a", "flows.experiments", "experiment_a",
+_add(
+    "experiment-a", "flows.experiments:experiment_a",
     """Sketches of every rank against exact Jacobians (stage A).
 
     How good is Q B, and at which rank? Full-reference calibration, on a model small enough for it.""",
 )  # fmt: skip
-_add_flow(
-    "experiment-b", "flows.experiments", "experiment_b",
+_add(
+    "experiment-b", "flows.experiments:experiment_b",
     """Does the rank of the small model do for a medium one?
 
     Direct actions and the behaviour of the rank on the medium model, measured into its own folder. With the small
     model's --root, `show rank_transfer` compares the two.""",
     preset="medium",
 )  # fmt: skip
-_add_flow(
-    "experiment-c", "flows.experiments", "experiment_c",
+_add(
+    "experiment-c", "flows.experiments:experiment_c",
     """Every layer's estimator by one fixed rule (stage B).
 
     Held-out activations, nested ranks, several sketch seeds; what no step of the ladder mends stays unresolved.""",
 )  # fmt: skip
-_add_official_flow(
-    "experiment-d", "flows.experiments", "experiment_d",
+_add(
+    "experiment-d", "flows.experiments:experiment_d",
     """Freeze every choice, then measure the benchmark once (stages C and D).
 
     Needs what experiment-a and experiment-c measured in the same folder.""",
+    ends_with_d=True,
 )  # fmt: skip
-_add_flow(
-    "nulls", "flows.experiments", "nulls",
+_add(
+    "nulls", "flows.experiments:nulls",
     """The same tables where nothing is to be found.
 
     Once with a corpus of shuffled tokens and once with a model of redrawn weights, in nulls/ of the model's folder.""",
 )  # fmt: skip
-_add_flow(
-    "alternatives", "flows.experiments", "alternatives",
+_add(
+    "alternatives", "flows.experiments:alternatives",
     """Other estimators of the same Jacobians, kept apart.
 
     Each is validated and saved under its own name and is never part of official ISS. Needs experiment-a.""",
@@ -172,17 +154,16 @@ def run_six_axis(
     python -m sparse_control run six-axis --task ioi --selector driver_omp --condition F --seed 0
     """
     from sparse_control.protocol.grid import restricted
-    from sparse_control.settings import load_settings
 
-    check_model(preset, model)
     which = {"tasks": tasks, "selectors": selectors, "conditions": conditions, "seeds": seeds}
-    settings = restricted(load_settings(project_folder() / "params.yaml", preset, model), **which)
     if dry_run:
         from sparse_control.commands.dry_run import plan_lines
+        from sparse_control.settings import load_settings
 
+        settings = restricted(load_settings(project_folder() / "params.yaml", preset, model), **which)
         click.echo("\n".join(plan_lines(settings, mmlu, xstest)))
         return
-    where = {"preset": preset, "model": model, "root": root, "dask": dask, "wait": wait or None}
-    chosen = {name: list(values) or None for name, values in which.items()}
-    files = {"mmlu": mmlu and str(mmlu), "xstest": xstest and str(xstest)}
-    _run_flow("flows.six_axis", "six_axis", where | chosen | files)
+    where = {"preset": preset, "model": model, "root": root, "dask": dask, "wait": wait}
+    files = {"mmlu": mmlu and mmlu.resolve(), "xstest": xstest and xstest.resolve()}
+    narrowed = lambda settings: restricted(settings, **which)  # noqa: E731
+    _run_flow("six-axis", "flows.six_axis:measure", where, files, narrowed=narrowed)

@@ -25,6 +25,13 @@ def printable(text: str) -> str:
 
 Count = Annotated[int, Field(ge=0)]
 NonNegative = Annotated[float, Field(ge=0)]
+# shared with the settings that lead to them, so that nothing is measured for hours and then not read
+Seed = Annotated[int, Field(ge=0, lt=2**63)]
+Resamples = Annotated[int, Field(ge=1, le=10**6)]  # of a bootstrap
+FeedbackReadouts = Annotated[int, Field(ge=1, le=1000)]  # of one target
+LamRel = Annotated[
+    float, Field(ge=1e-12, le=1e12)
+]  # of a sweep; below it float64 has no covariance left to whiten with
 Name = Annotated[str, Field(min_length=1)]
 # of forward slashes and printable ASCII, without empty parts, "." and ".."; fits every file system
 RelativePath = Annotated[str, Field(max_length=1000), AfterValidator(_relative)]

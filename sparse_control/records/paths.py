@@ -11,15 +11,18 @@ rendered is in `paper/` of the project folder for the committed root, and in `RO
     PAPER/MANIFEST.json, PAPER/tables/..., PAPER/figures/...
 """
 
+import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
 from sparse_control.code_hash import code_sha256, save_closure
+from sparse_control.errors import InputError
 from sparse_control.records.listing import folders_in
 
 MEASUREMENTS = "measurements"  # the committed root, in the project folder
+MANIFEST, CODE = "MANIFEST.json", "code"  # beside the models of a root
 PAPER, TABLES, FIGURES = "paper", "tables", "figures"  # what is rendered
 JACOBIAN_ISS, SIX_AXIS, NULLS = "jacobian_iss", "six_axis", "nulls"  # folders of a model
 ISS_FILES = {  # what each file is called in the code -> its name below jacobian_iss/ (source document, 14)
@@ -44,13 +47,36 @@ FACTOR_FILES = ("Q.pt", "B.pt", METADATA)
 Null = Literal["none", "shuffled_tokens", "redrawn_weights"]  # what was taken away from model or corpus, if anything
 NULL_NAMES = get_args(Null)[1:]
 # modules whose code measures, with what they import: of ISS, and of six-axis records
-STAGES = tuple(f"sparse_control.stages.{name}" for name in ("a_reference", "b_validate", "c_freeze", "d_official"))
+STAGES = {  # in their order (source document, 4): name -> module
+    "reference": "sparse_control.stages.a_reference",
+    "validate": "sparse_control.stages.b_validate",
+    "freeze": "sparse_control.stages.c_freeze",
+    "official": "sparse_control.stages.d_official",
+}
+ALTERNATIVES = "sparse_control.stages.alternatives"
 STUDY = "sparse_control.protocol.study"
 
 
 def folder_name(model: str) -> str:
     """The name of a model's folder: its own, with "--" for the "/" of a hub id."""
     return model.replace("/", "--")
+
+
+def check_label(model: str) -> None:
+    """Refuse what no model's folder can be called: manifests, dvc.yaml, shells and other systems hold the name.
+
+    Raises:
+        InputError: letters other than ASCII, digits, `.`, `_`, `+` and `-` are in the name, it begins otherwise than
+            with a letter or digit, is too long, or is that of another part of a root.
+    """
+    folder = folder_name(model)
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}", folder) or folder.endswith("."):
+        raise InputError(
+            f"model {model!r:.150}: records and folders are called after it, and need 1 to 100 ASCII letters, digits "
+            "and ._+- , the first a letter or digit; rename it"
+        )
+    if folder.casefold() in {MANIFEST.casefold(), "readme.md", CODE, PAPER, MEASUREMENTS}:
+        raise InputError(f"model {model!r}: is the name of another part of every folder of results; rename it")
 
 
 def committed_root(project: Path) -> Path:
@@ -182,9 +208,9 @@ class ModelPaths:
 
 def stages_code_sha256() -> str:
     """One hash over the code of all four stages and what they import."""
-    return code_sha256(*STAGES)
+    return code_sha256(*STAGES.values())
 
 
 def save_stages_closure(root: Path) -> Path:
     """Leave the hashes of every file behind `stages_code_sha256` in the root."""
-    return save_closure(root, *STAGES)
+    return save_closure(root, *STAGES.values())

@@ -13,9 +13,11 @@ from sparse_control.errors import InputError
 from sparse_control.files import sha256_json
 from sparse_control.records.base import (
     Count,
+    FeedbackReadouts,
     Name,
     NonNegative,
     Record,
+    Seed,
     Sha256,
     printable,
     read_record_lines,
@@ -159,7 +161,7 @@ class Endpoint(Record):
     initial_margin: float  # M(0)
     terminal_margin: float  # M at the last dose read
     terminal_dose: float  # that dose
-    readouts: Annotated[int, Field(ge=1)]  # evaluations of M, the zero-dose one included
+    readouts: FeedbackReadouts  # evaluations of M, the zero-dose one included
     stop_reason: Name  # e.g. within tolerance, readouts used up
     clipped: bool  # whether a dose was held at its limit
     trajectory: Annotated[list[Annotated[list[float], Field(min_length=2, max_length=2)]], Field(min_length=1)]
@@ -236,7 +238,7 @@ class Provenance(Record):
     model: dict[str, Any]  # name, revision, weights and tokenizer hashes, dtype, device, versions
     params_sha256: Sha256  # of the settings
     code_sha256: Sha256  # of the code that measured
-    seed: Count  # as the record's
+    seed: Seed  # as the record's
     threads: Annotated[int, Field(ge=1)]
     record_sha256: Sha256 | None = None  # `record_sha256` of the record; null in records without it
 
@@ -257,7 +259,7 @@ class Measurement(Record):
     task: Name  # e.g. ioi
     selector: Name  # e.g. coverage_driver
     condition: Condition
-    seed: Count
+    seed: Seed
     supported: bool  # whether enough pairs pass the baseline gate
     reason: Name | None = None  # why not, where supported is false
     gate: Gate | None  # null where the pairs cannot be built for the model

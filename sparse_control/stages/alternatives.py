@@ -20,8 +20,7 @@ from tqdm import tqdm
 
 from sparse_control.code_hash import code_sha256, save_closure
 from sparse_control.errors import InputError
-from sparse_control.files import write_json_lines
-from sparse_control.jacobian.actions import ActionAgreement, action_agreement
+from sparse_control.files import sha256_file, sha256_json, write_json_lines
 from sparse_control.jacobian.alternatives import (
     DeflatedFactors,
     Estimate,
@@ -36,20 +35,22 @@ from sparse_control.jacobian.store import save_factors
 from sparse_control.models import LanguageModel
 from sparse_control.models.stream import residual_stream
 from sparse_control.receipt import Receipt
-from sparse_control.records.paths import ModelPaths
+from sparse_control.records.base import validate
+from sparse_control.records.jacobian_iss.validation import AlternativeAttempt
+from sparse_control.records.paths import ALTERNATIVES, ModelPaths
 from sparse_control.settings import Settings
-from sparse_control.stages.a_reference import rank_agreement
 from sparse_control.stages.calibration import Calibration, load_calibration
-from sparse_control.stages.checkpoint import Key, load_part, save_part
+from sparse_control.stages.checkpoint import Part
+from sparse_control.stages.comparison import Reference, rank_agreement
 from sparse_control.stages.inputs import Inputs, check_references, open_inputs, source_metadata
 from sparse_control.stages.ladder import Evidence, failures
+from sparse_control.stages.layer_study import undefined_as_null
 from sparse_control.stages.sketches import load_reference
 from sparse_control.stages.states import TOKENS_PER_BATCH
 
 NAME = "alternatives"
-FILE = "alternatives.jsonl"
-MODULE = "sparse_control.stages.alternatives"
 ESTIMATORS = ("svd", "qb_deflated", "qb_activation", "output_sketch")
+ACTION_ERRORS = ("E_vec", "C_vec", "E_vec_centred", "C_vec_centred")
 NO_ACTION = "a sketch of the output has no action in the full width"
 PROBE_SOURCES = {
     "svd": None,
@@ -77,25 +78,26 @@ def run(*, corpus: Path, root: Path, settings: Settings, keep_unfinished: bool =
             "params.yaml: estimator.reference: alternatives are judged against exact references, got false; "
             "set it to true and run stage A (run official-iss)"
         )
-    inputs = open_inputs(corpus, root, settings)
-    check_references(inputs, settings.estimator.corpus_sizes[-1:], settings.alternatives.layers)
-    calibration = load_calibration(inputs.paths, settings)
-    key = {**inputs.key, "code": code_sha256(MODULE)}
-    parts = {layer: load_part(_part(inputs.paths, layer), key) for layer in settings.alternatives.layers}
-    if pending := [layer for layer, part in parts.items() if part is None]:
-        windows = inputs.windows.first(settings.estimator.corpus_sizes[-1])
-        corpus_states = last_token_states(inputs.lm, windows.input_ids, pending)
+    inputs = open_inputs(corpus, root, settings, ("iss", "estimator", "alternatives"))
+    settings, paths, file = inputs.settings, inputs.paths, inputs.paths.iss_file("alternatives")
+    layers = settings.alternatives.layers
+    check_references(inputs, settings.estimator.corpus_sizes[-1:], layers)
+    kept = {layer: _part(inputs, layer).load(lambda content: _check_part(content, layer)) for layer in layers}
+    if pending := [layer for layer, part in kept.items() if part is None]:
+        calibration = load_calibration(paths, settings, layers, inputs.lm.width)
+        corpus_states = last_token_states(inputs.lm, inputs.corpus_ids, pending)
         for layer in tqdm(pending, desc="alternatives", unit="layer"):
-            parts[layer] = _validate_layer(inputs, calibration, settings, layer, corpus_states[layer], key)
+            rows, files = _judge_layer(inputs, calibration, layer, corpus_states[layer])
+            _part(inputs, layer).save({"rows": rows}, files)
+            kept[layer] = {"rows": rows}, files
 
-    paths = inputs.paths
-    kept = [Path(root) / path for part in parts.values() for path in part["files"]]
-    _remove_stale(paths, {path.parent for path in kept})
-    write_json_lines(paths.validation(FILE), [row for part in parts.values() for row in part["rows"]])
-    save_closure(root, MODULE)
+    factors = [path for _, files in kept.values() for path in files]
+    _remove_stale(paths, {path.parent for path in factors})
+    write_json_lines(file, [row for content, _ in kept.values() for row in content["rows"]])
+    save_closure(root, ALTERNATIVES)
     if not keep_unfinished:
         paths.finish(NAME)
-    return Receipt.of(root, [*kept, paths.validation(FILE)])
+    return Receipt.of(root, [*factors, file])
 
 
 def last_token_states(lm: LanguageModel, input_ids: np.ndarray, layers: list[int]) -> dict[int, Tensor]:
@@ -106,8 +108,23 @@ def last_token_states(lm: LanguageModel, input_ids: np.ndarray, layers: list[int
     return {layer: streams[:, index] for index, layer in enumerate(layers)}
 
 
-def _part(paths: ModelPaths, layer: int) -> Path:
-    return paths.unfinished(NAME) / f"layer_{layer}.json"
+def _part(inputs: Inputs, layer: int) -> Part:
+    identity = {
+        "code": code_sha256(ALTERNATIVES),
+        "reference": sha256_file(inputs.paths.reference(layer)),
+        "alternatives": sha256_json(inputs.settings.alternatives.model_dump()),
+    }
+    return inputs.part(NAME, f"layer_{layer}", **identity)
+
+
+def _check_part(content: dict[str, Any], layer: int) -> None:
+    """
+    Raises:
+        ValueError: it is not what is said of the alternatives of one layer.
+    """
+    for row in content["rows"]:
+        if validate(AlternativeAttempt, row, "rows").layer != layer:
+            raise ValueError(f"layer: is {row['layer']}, expected {layer}")
 
 
 def _remove_stale(paths: ModelPaths, kept: set[Path]) -> None:
@@ -161,16 +178,16 @@ def _candidates(matrix: Tensor, corpus_states: Tensor, settings: Settings) -> It
     yield Candidate("output_sketch", "gaussian", None, 0, seeds, lambda seed: output_sketch(op, largest, seed))
 
 
-def _validate_layer(
-    inputs: Inputs, calibration: Calibration, settings: Settings, layer: int, corpus_states: Tensor, key: Key
-) -> dict[str, Any]:
-    """Rows of one layer and its kept factors' paths relative to the root; both are saved as a part."""
-    size = settings.estimator.corpus_sizes[-1]
-    matrix = load_reference(inputs.paths.reference(layer), [size])[size]
-    judge = LayerJudge(inputs.paths.model, layer, matrix, calibration, settings)
+def _judge_layer(
+    inputs: Inputs, calibration: Calibration, layer: int, corpus_states: Tensor
+) -> tuple[list[dict[str, Any]], list[Path]]:
+    """Rows of one layer, and the paths of the factors that are kept."""
+    settings, size = inputs.settings, inputs.settings.estimator.corpus_sizes[-1]
+    reference = Reference(layer, load_reference(inputs.paths.reference(layer), [size])[size], calibration)
+    judge = LayerJudge(inputs.paths.model, reference, settings)
     rows, files = [], []
     best: dict[str, tuple[dict, Estimate]] = {}
-    for candidate in _candidates(matrix, corpus_states, settings):
+    for candidate in _candidates(reference.matrix, corpus_states, settings):
         largest = {seed: candidate.build(seed) for seed in candidate.seeds}
         for row in judge.rows(candidate, largest):
             rows.append(row)
@@ -179,69 +196,53 @@ def _validate_layer(
                 best[candidate.estimator] = row, largest[candidate.seeds[0]].truncate(row["k"], candidate.oversampling)
     for row, estimate in best.values():
         row["chosen"] = True
-        files += _save(inputs, settings, row, estimate, matrix.shape[0])
-    part = {"rows": rows, "files": [path.relative_to(inputs.paths.root).as_posix() for path in files]}
-    save_part(_part(inputs.paths, layer), key, part)
-    return part
+        files += _save(inputs, row, estimate, inputs.lm.width)
+    return rows, files
 
 
 class LayerJudge:
-    """Judges estimates of one layer against its exact reference."""
+    """Judges estimates of one layer against its exact reference, by the rule of the official estimator."""
 
-    def __init__(self, model: str, layer: int, matrix: Tensor, calibration: Calibration, settings: Settings) -> None:
-        self._model, self._layer, self._matrix, self._settings = model, layer, matrix, settings
-        self._width = matrix.shape[0]
-        self._labels, self._states = calibration.labels, calibration.states[layer]
-        self._held_out = calibration.activations(layer)
-        self._centred = self._held_out - self._held_out.mean(dim=0)
-        transported = self._states @ matrix.T
-        self._lam_rel = self._labels.lam_rel(transported)
-        self._exact = self._iss(transported)
+    def __init__(self, model: str, reference: Reference, settings: Settings) -> None:
+        self._model, self._reference, self._settings = model, reference, settings
 
-    def _iss(self, z: Tensor) -> pd.DataFrame:
-        return self._labels.iss(z, lam_rel=self._lam_rel, width=self._width)
-
-    def rows(self, candidate: Candidate, largest: dict[Any, Estimate]) -> Iterator[dict]:
+    def rows(self, candidate: Candidate, largest: dict[Any, Estimate]) -> Iterator[dict[str, Any]]:
         """One line of alternatives.jsonl for every rank, ranks ascending."""
-        tables: dict[tuple[Any, int], pd.DataFrame] = {}
+        scores_of: dict[tuple[Any, int], pd.Series] = {}
 
-        def table(seed: Any, estimate: Estimate) -> pd.DataFrame:
+        def scores(seed: Any, estimate: Estimate) -> pd.Series:
             at = seed, estimate.r
-            if at not in tables:
-                tables[at] = self._iss(estimate.reduce(self._states))
-            return tables[at]
+            if at not in scores_of:
+                scores_of[at] = self._reference.iss(estimate.reduce(self._reference.states))
+            return scores_of[at]
 
         first = candidate.seeds[0]
         for rank in self._settings.alternatives.ranks:
             nested = {seed: one.truncate(rank, candidate.oversampling) for seed, one in largest.items()}
             partner = largest[first].truncate(min(2 * rank, largest[first].rank), candidate.oversampling)
-            scores = [float(table(seed, one).iss.mean()) for seed, one in nested.items()]
-            difference = abs(float(table(first, partner).iss.mean()) - scores[0])
-            deviation = float(np.std(scores, ddof=1)) if len(scores) > 1 else 0.0
-            yield self._row(candidate, nested[first], table(first, nested[first]), difference, deviation)
+            means = [float(scores(seed, one).mean()) for seed, one in nested.items()]
+            difference = abs(float(scores(first, partner).mean()) - means[0])
+            deviation = float(np.std(means, ddof=1)) if len(means) > 1 else 0.0
+            yield self._row(candidate, nested[first], scores(first, nested[first]), difference, deviation)
 
     def _row(
-        self, candidate: Candidate, estimate: Estimate, table: pd.DataFrame, difference: float, deviation: float
-    ) -> dict:
-        has_action = not isinstance(estimate, OutputSketch)
-        raw = self._agreement(estimate, self._held_out) if has_action else None
-        centred = self._agreement(estimate, self._centred) if has_action else None
-        failed = failures(
-            Evidence(
-                median_cosine=raw.median_cosine if raw else math.nan,
-                median_relative_error=raw.median_relative_error if raw else math.nan,
-                iss_rank_difference=difference,
-                iss_seed_deviation=deviation,
-            ),
-            self._settings.validation,
+        self, candidate: Candidate, estimate: Estimate, scores: pd.Series, difference: float, deviation: float
+    ) -> dict[str, Any]:
+        reference, has_action = self._reference, not isinstance(estimate, OutputSketch)
+        agreement = reference.agreement(estimate.apply) if has_action else None
+        evidence = Evidence(
+            median_cosine=agreement.median_cosine if agreement else math.nan,
+            median_relative_error=agreement.median_relative_error if agreement else math.nan,
+            iss_rank_difference=difference,
+            iss_seed_deviation=deviation,
         )
+        failed = failures(evidence, self._settings.validation)
         if not has_action:
-            failed = [NO_ACTION, *failed[2:]]  # in the place of two comparisons with NaN
-        exact = "r = d: exact up to rounding" if estimate.r == self._width else None
-        score = float(table.iss.mean())
-        return {
+            failed = [NO_ACTION, *failed[2:]]  # instead of two comparisons with NaN
+        exact = "r = d: exact up to rounding" if estimate.r == reference.matrix.shape[0] else None
+        row = {
             "model": self._model,
-            "layer": self._layer,
+            "layer": reference.layer,
             "estimator": candidate.estimator,
             "probe": candidate.probe,
             "power_iterations": candidate.power_iterations,
@@ -251,36 +252,28 @@ class LayerJudge:
             "r": estimate.r,
             "corpus_size": self._settings.estimator.corpus_sizes[-1],
             "E_F": self._frobenius_error(estimate) if has_action else None,
-            "E_vec": raw.mean_relative_error if raw else None,
-            "C_vec": raw.mean_cosine if raw else None,
-            "E_vec_centred": centred.mean_relative_error if centred else None,
-            "C_vec_centred": centred.mean_cosine if centred else None,
-            "median_cosine": raw.median_cosine if raw else None,
-            "median_relative_error": raw.median_relative_error if raw else None,
-            "E_ISS": _finite(abs(float(self._exact.iss.mean()) - score)),
-            "rho_fact": rank_agreement(self._exact.iss.to_numpy(), table.iss.to_numpy()),
-            "iss": _finite(score),
-            "iss_rank_difference": _finite(difference),
-            "iss_seed_deviation": _finite(deviation),
+            **(reference.action_errors(estimate.apply) if has_action else dict.fromkeys(ACTION_ERRORS)),
+            "median_cosine": evidence.median_cosine,
+            "median_relative_error": evidence.median_relative_error,
+            "E_ISS": abs(float(reference.exact.mean()) - float(scores.mean())),
+            "rho_fact": rank_agreement(reference.exact.to_numpy(), scores.to_numpy()),
+            "iss": float(scores.mean()),
+            "iss_rank_difference": difference,
+            "iss_seed_deviation": deviation,
             "passed": not failed,
             "reason": "; ".join(failed) if failed else exact,
             "chosen": False,
         }
-
-    def _agreement(self, estimate: Estimate, activations: Tensor) -> ActionAgreement:
-        return action_agreement(activations @ self._matrix.T, estimate.apply(activations))
+        return undefined_as_null(row)
 
     def _frobenius_error(self, estimate: Estimate) -> float:
         """`E_F = ||J - J_hat||_F / ||J||_F`, J_hat by its action on the unit vectors."""
-        columns = estimate.apply(torch.eye(self._width, dtype=torch.float64)).T
-        return float(torch.linalg.norm(self._matrix - columns) / torch.linalg.norm(self._matrix))
+        matrix = self._reference.matrix
+        columns = estimate.apply(torch.eye(matrix.shape[0], dtype=torch.float64)).T
+        return float(torch.linalg.norm(matrix - columns) / torch.linalg.norm(matrix))
 
 
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
-
-
-def _save(inputs: Inputs, settings: Settings, row: dict, estimate: Estimate, width: int) -> list[Path]:
+def _save(inputs: Inputs, row: dict[str, Any], estimate: Estimate, width: int) -> list[Path]:
     """The keys of the source document, section 15, then what else a reader must know."""
     provenance = inputs.lm.provenance
     deflated = isinstance(estimate, DeflatedFactors)
@@ -294,7 +287,7 @@ def _save(inputs: Inputs, settings: Settings, row: dict, estimate: Estimate, wid
         "oversampling": row["oversampling"],
         "power_iterations": row["power_iterations"],
         "calibration_corpus_size": row["corpus_size"],
-        "calibration_sequence_length": settings.corpus.sequence_length,
+        "calibration_sequence_length": inputs.settings.corpus.sequence_length,
         "random_seed": row["seed"],
         "validation_cosine_median": row["median_cosine"],
         "validation_relative_error_median": row["median_relative_error"],
@@ -308,8 +301,8 @@ def _save(inputs: Inputs, settings: Settings, row: dict, estimate: Estimate, wid
         "probe": row["probe"],
         "probe_source": PROBE_SOURCES[row["estimator"]],
         "products": "exact_reference",
-        **source_metadata(inputs, settings),
-        "code_sha256": code_sha256(MODULE),
+        **source_metadata(inputs),
+        "code_sha256": code_sha256(ALTERNATIVES),
     }
     factors = estimate.factors if deflated else estimate
     return save_factors(inputs.paths.alternative(row["estimator"], row["layer"]), factors, metadata)

@@ -1,5 +1,6 @@
 """Stage C: write down every estimator choice with the hash of every file it rests on (source document, 13.3, 14)."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -7,167 +8,125 @@ import yaml
 
 from sparse_control.corpus import load_corpus
 from sparse_control.errors import InputError
-from sparse_control.files import read_json, read_json_lines, sha256_file, write_json, write_text
-from sparse_control.models.identity import model_identity, model_label
+from sparse_control.files import sha256_file, write_json, write_text
+from sparse_control.jacobian.qb import Factors
+from sparse_control.jacobian.store import load_factors
+from sparse_control.models.identity import model_identity
 from sparse_control.receipt import Receipt
-from sparse_control.records.paths import ModelPaths, save_stages_closure, stages_code_sha256
+from sparse_control.records.base import read_record
+from sparse_control.records.factors import check_hashes, freeze_configs, frozen_files, reported_factors
+from sparse_control.records.jacobian_iss import read_iss_file
+from sparse_control.records.jacobian_iss.freeze import FreezeManifest, content_sha256
+from sparse_control.records.paths import CONFIGS, ModelPaths, save_stages_closure, stages_code_sha256
 from sparse_control.settings import Settings
-from sparse_control.stages.ladder import PREREGISTERED
+from sparse_control.stages.resolve import NOT_OFFICIAL, paths_of, resolved
+from sparse_control.stages.validated import check_validated, chosen_layer
 
-SCHEMA = "freeze/1"
-FACTOR_FILES = ("Q.pt", "B.pt", "metadata.json")
-SHAPE = {
-    "model": str,
-    "identity": str,
-    "settings": dict,
-    "corpus_sha256": str,
-    "calibration_states_sha256": str,
-    "layers": dict,
-    "lam_rel": dict,
-    "code_sha256": str,
-    "files": dict,
-}
-VALIDATION_FILES = (
-    "per_model_action_validation.jsonl",
-    "rank_convergence.jsonl",
-    "corpus_convergence.jsonl",
-    "seed_stability.jsonl",
-    "whitening.json",
-)
+AGAIN = "run stages A to C again (run official-iss)"
 
 
 def run(*, corpus: Path, root: Path, settings: Settings) -> Receipt:
     """Write `configs/` and the freeze manifest; after this nothing about the estimator may change.
 
     Raises:
-        InputError: stage B's files are missing.
+        InputError: stage B's files are missing, or were made with other settings or another corpus; or the corpus was
+            built with other settings.
     """
-    windows = load_corpus(corpus)
-    paths = ModelPaths(root, model_label(settings.model), settings.null)
-    whitening = read_json(paths.validation("whitening.json"))
-    layers: dict[str, dict[str, Any]] = {
-        str(layer): {"status": "unresolved", "step": None} for layer in settings.iss.layers
-    }
-    for row in read_json_lines(paths.validation("per_model_action_validation.jsonl")):
-        if row["chosen"]:
-            kept = ("k", "oversampling", "power_iterations", "corpus_size", "step")
-            reporting = read_json(paths.factors(row["layer"]) / "metadata.json")["reporting"]
-            seeds = settings.estimator.sketch_seeds
-            layers[str(row["layer"])] = {
-                "status": "validated",
-                **{key: row[key] for key in kept},
-                "reporting": reporting,
-                "seeds": seeds[:1] if reporting == PREREGISTERED else seeds,
-            }
-
-    configs = {
-        "corpus_config": settings.corpus.model_dump() | {"sha256": windows.sha256},
-        "estimator_config": settings.estimator.model_dump(),
-        "validation_thresholds": settings.validation.model_dump(),
-        "layer_windows": {"preregistered": settings.iss.layers, "layers": layers},
-    }
-    for name, content in configs.items():
+    settings, windows = resolved(settings), load_corpus(corpus)
+    windows.check(settings.corpus)
+    paths = paths_of(root, settings)
+    manifest = choices(paths, settings, windows.sha256) | {"code_sha256": stages_code_sha256(), "files": {}}
+    freeze = FreezeManifest.model_validate(manifest)
+    load_reported_factors(paths, freeze)
+    for name, content in freeze_configs(freeze).items():
         write_text(paths.config(name), yaml.safe_dump(content, sort_keys=False))
+    files = frozen_files(paths, freeze.layers, reference=settings.estimator.reference)
+    manifest["files"] = {path.relative_to(paths.base).as_posix(): sha256_file(path) for path in files}
+    write_json(paths.manifest, manifest | {"content_sha256": content_sha256(manifest)})
+    save_stages_closure(root)
+    return Receipt.of(root, [*map(paths.config, CONFIGS), paths.manifest])
 
-    files = [paths.config(name) for name in configs]
-    files += [paths.validation(name) for name in VALIDATION_FILES]
-    if settings.estimator.reference:
-        files.append(paths.validation("small_model_full_comparison.json"))
-    for layer, chosen in layers.items():
-        if chosen["status"] == "validated":
-            files += [folder / name for folder in factor_folders(paths, int(layer), chosen) for name in FACTOR_FILES]
-    manifest = {
-        "schema": SCHEMA,
+
+def choices(paths: ModelPaths, settings: Settings, corpus_sha256: str) -> dict[str, Any]:
+    """What the model, the settings and stage B's files leave to be frozen: the manifest without code and files.
+
+    Raises:
+        InputError: as `check_validated`.
+    """
+    check_validated(paths, settings, corpus_sha256)
+    actions = read_iss_file(paths, "actions")
+    layers = {str(layer): chosen_layer(actions, layer, settings) for layer in settings.iss.layers}
+    penalties = read_iss_file(paths, "whitening").lam_rel
+    return {
+        "schema": "freeze/1",
         "model": paths.model,
         "identity": model_identity(settings.model, settings.dtype).sha256,
         "settings": settings.model_dump(),
-        "corpus_sha256": windows.sha256,
+        "corpus_sha256": corpus_sha256,
         "calibration_states_sha256": sha256_file(paths.states("calibration")),
-        "layers": layers,
-        "lam_rel": whitening["lam_rel"],
-        "code_sha256": stages_code_sha256(),
-        "files": {path.relative_to(paths.base).as_posix(): sha256_file(path) for path in files},
+        "layers": {layer: frozen.model_dump(exclude_unset=True) for layer, frozen in layers.items()},
+        "lam_rel": {layer: penalty.model_dump() for layer, penalty in penalties.items()},
     }
-    write_json(paths.manifest, manifest)
-    save_stages_closure(root)
-    return Receipt.of(root, [*(paths.config(name) for name in configs), paths.manifest])
 
 
-def factor_folders(paths: ModelPaths, layer: int, frozen: dict[str, Any]) -> list[Path]:
-    """The factors of a validated layer, one folder per reported sketch seed, the preregistered one first."""
-    return [paths.factors(layer), *(paths.factors(layer, seed) for seed in frozen["seeds"][1:])]
-
-
-def load_manifest(paths: ModelPaths, accept_code: str | None = None) -> dict[str, Any]:
-    """The freeze manifest, after checking every file it lists and the code it was made by.
+def load_reported_factors(
+    paths: ModelPaths, freeze: FreezeManifest, measured_on: Mapping[str, Any] | None = None
+) -> dict[int, list[Factors]]:
+    """The factors of every reported sketch seed by layer, none of an unresolved one.
 
     Args:
+        measured_on: provenance of the model that they must be of; None where it is not loaded.
+
+    Raises:
+        InputError: factors of another model, layer, corpus or setting than is frozen, or of another shape.
+    """
+    attempts = read_iss_file(paths, "actions")
+    factors: dict[int, list[Factors]] = {int(layer): [] for layer in freeze.layers}
+    for reported in reported_factors(
+        paths, freeze.layers, freeze.settings, freeze.corpus_sha256, attempts=attempts, measured_on=measured_on
+    ):
+        reported.check()
+        factors[reported.layer].append(load_factors(reported.folder)[0])
+    return factors
+
+
+def load_freeze(
+    paths: ModelPaths, settings: Settings, corpus_sha256: str, accept_code: str | None = None
+) -> FreezeManifest:
+    """The freeze manifest, held against its own hash, the files it names, the settings, and what C would write now.
+
+    Args:
+        settings: resolved for the model.
         accept_code: why a manifest made by other code is good enough, in words; None: it is not.
 
     Raises:
-        InputError: no manifest, a listed file missing or changed, or other code.
+        InputError: no manifest, one whose content is not what stage C wrote, a file it names missing or changed, other
+            settings, another corpus, choices that are not those of stage B's files, or other code.
     """
-    if not paths.manifest.is_file():
-        raise InputError(f"{paths.manifest}: no freeze manifest; official ISS needs stage C first (run official-iss)")
-    manifest = read_json(paths.manifest)
-    if not isinstance(manifest, dict) or manifest.get("schema") != SCHEMA:
-        raise InputError(f"{paths.manifest}: schema: expected {SCHEMA!r}; run stage C again (run official-iss)")
-    _check_shape(paths.manifest, manifest)
-    for name, recorded in manifest["files"].items():
-        path = paths.base / name
-        if not path.is_file():
+    path = paths.manifest
+    if not path.is_file():
+        raise InputError(f"{path}: no freeze manifest; official ISS needs stage C first (run official-iss)")
+    freeze = read_record(FreezeManifest, path)
+    if freeze.content_sha256 is None:
+        raise InputError(f"{path}: content_sha256: is missing; freeze again (run official-iss)")
+    found = freeze.model_dump(by_alias=True, exclude_unset=True)
+    wanted = settings.model_dump()
+    for name in wanted.keys() - NOT_OFFICIAL:
+        if found["settings"].get(name) != wanted[name]:
             raise InputError(
-                f"{path}: is missing but frozen in {paths.manifest.name}; run `dvc pull` or stages B and C again"
+                f"{path}: settings.{name}: was frozen with other settings than params.yaml has now; {AGAIN}"
             )
-        found = sha256_file(path)
-        if found != recorded:
-            raise InputError(
-                f"{path}: changed after the freeze (SHA-256 {found}, frozen {recorded}); restore it or freeze again"
-            )
-    if manifest["code_sha256"] != stages_code_sha256() and not accept_code:
+    check_hashes(paths, freeze)
+    if freeze.calibration_states_sha256 != sha256_file(paths.states("calibration")):
+        raise InputError(f"{paths.states('calibration')}: changed after the freeze; {AGAIN}")
+    if freeze.corpus_sha256 != corpus_sha256:
+        raise InputError(f"{path}: corpus_sha256: the corpus is not that of the freeze; build it again (corpus build)")
+    for name, value in choices(paths, settings, corpus_sha256).items():
+        if name != "settings" and found[name] != value:
+            raise InputError(f"{path}: {name}: {found[name]!r:.120}, but stage B's files give {value!r:.120}; {AGAIN}")
+    if freeze.code_sha256 != stages_code_sha256() and not accept_code:
         raise InputError(
-            f"{paths.manifest}: made by another version of the code; run stages A to C again (run official-iss), "
+            f"{path}: made by another version of the code; {AGAIN}, "
             "or say why the change does not matter (--accept-code REASON)"
         )
-    return manifest
-
-
-def _check_shape(path: Path, manifest: dict[str, Any]) -> None:
-    """
-    Raises:
-        InputError: a key that stage D reads is missing or of another kind, or a path leaves the output tree.
-    """
-
-    def expect(good: bool, field: str, what: str) -> None:
-        if not good:
-            raise InputError(f"{path}: {field[:80]}: expected {what}; run stage C again (run official-iss)")
-
-    for field, kind in SHAPE.items():
-        expect(isinstance(manifest.get(field), kind), field, f"a {kind.__name__}")
-    for name, recorded in manifest["files"].items():
-        inside = (
-            name.isprintable()
-            and len(name) <= 255
-            and not name.startswith("/")
-            and ".." not in name.replace("\\", "/").split("/")
-        )
-        expect(inside and isinstance(recorded, str), "files", "hashes by paths below the output tree")
-    iss = manifest["settings"].get("iss")
-    window = iss.get("layers") if isinstance(iss, dict) else None
-    expect(
-        isinstance(window, list) and set(map(str, window)) == set(manifest["layers"]), "layers", "those of the settings"
-    )
-    for layer, entry in manifest["layers"].items():
-        expect(
-            isinstance(entry, dict) and entry.get("status") in ("validated", "unresolved"),
-            f"layers.{layer}",
-            "a status",
-        )
-        if entry["status"] == "validated":
-            seeds = entry.get("seeds")
-            good = isinstance(seeds, list) and seeds and all(type(seed) is int and seed >= 0 for seed in seeds)
-            expect(bool(good), f"layers.{layer}.seeds", "the reported sketch seeds")
-        penalties = manifest["lam_rel"].get(layer)
-        for kind in ("iss", "raw"):
-            value = penalties.get(kind) if isinstance(penalties, dict) else None
-            expect(type(value) in (int, float) and value >= 0, f"lam_rel.{layer}.{kind}", "a penalty")
+    return freeze

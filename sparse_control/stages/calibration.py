@@ -1,18 +1,24 @@
-"""The estimator calibration set (source document, 13.2): its states, its ISS and its held-out activations."""
+"""The estimator calibration set as stage A measured it (source document, 13.2): states, ISS, held-out activations."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+import torch
 from torch import Tensor
 
-from sparse_control.iss.benchmark import Query, load_queries
+from sparse_control.errors import InputError
+from sparse_control.iss.benchmark import Query
 from sparse_control.iss.score import internal_state_stability, residual_states
 from sparse_control.iss.shrinkage import shrinkage_lam_rel
 from sparse_control.records.paths import ModelPaths
 from sparse_control.seeds import stream
 from sparse_control.settings import Settings
+from sparse_control.stages.queries import calibration_queries
 from sparse_control.stages.states import load_tensors
+
+NO_PENALTY = "the calibration states have no covariance to whiten with"
 
 
 @dataclass(frozen=True)
@@ -28,9 +34,12 @@ class Labels:
         return cls([q.fact for q in queries], [q.relation for q in queries], [q.family for q in queries])
 
     def iss(
-        self, z: np.ndarray | Tensor, *, lam_rel: float, width: int, covariance_rows: np.ndarray | None = None
+        self, z: np.ndarray | Tensor, *, lam_rel: float | None, width: int, covariance_rows: np.ndarray | None = None
     ) -> pd.DataFrame:
-        """Per-fact ISS of states (N, D) in any coordinates of a model of this width."""
+        """Per-fact ISS of states (N, D) in any coordinates of a model of this width; undefined without a penalty."""
+        if lam_rel is None:
+            nothing = np.zeros((len(self.facts), 1))
+            return self.iss(nothing, lam_rel=1.0, width=width).assign(reason=NO_PENALTY)
         return internal_state_stability(
             np.asarray(z),
             self.facts,
@@ -45,20 +54,15 @@ class Labels:
         """(N, D) states without their relation and family means (10.1)."""
         return residual_states(np.asarray(z), self.relations, self.families)
 
-    def lam_rel(self, z: np.ndarray | Tensor) -> float:
-        """Ledoit-Wolf penalty of states (N, d) in full coordinates."""
-        return shrinkage_lam_rel(np.asarray(z), self.relations, self.families)
+    def lam_rel(self, z: np.ndarray | Tensor) -> float | None:
+        """Ledoit-Wolf penalty of states (N, d) in full coordinates; None where they have no covariance to whiten with.
 
-
-def calibration_queries(settings: Settings) -> tuple[Query, ...]:
-    """The calibration prompts of these settings; reads the calibration files alone."""
-    return load_queries(
-        "calibration",
-        relations=settings.iss.calibration_relations,
-        facts_per_relation=settings.iss.facts_per_relation,
-        families=min(4, settings.iss.families),
-        templates=settings.iss.templates,
-    )
+        So it is where relation and family explain every state, as at layer 0 where prompts end alike.
+        """
+        try:
+            return shrinkage_lam_rel(np.asarray(z), self.relations, self.families) or None
+        except ValueError:  # a shrinkage of 1
+            return None
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,17 +84,30 @@ class Calibration:
         return self.states[layer][self.held_out]
 
 
-def load_calibration(paths: ModelPaths, settings: Settings) -> Calibration:
+def load_calibration(paths: ModelPaths, settings: Settings, layers: Iterable[int], width: int) -> Calibration:
     """Read what stage A saved.
 
+    Args:
+        layers: that are needed.
+        width: of the model.
+
     Raises:
-        InputError: the file is missing or corrupt.
+        InputError: the file is missing or corrupt, or its states are not those of these prompts and layers.
     """
     labels = Labels.of(calibration_queries(settings))
-    tensors = load_tensors(paths.states("calibration"))
-    rows = stream(settings.validation.seed, "official-iss", "calibration", "activations").permutation(len(labels.facts))
+    path, shape = paths.states("calibration"), (len(labels.facts), width)
+    tensors = load_tensors(path)
+    for layer in layers:
+        found = tensors.get(str(layer))
+        if found is None or tuple(found.shape) != shape or not torch.isfinite(found).all():
+            state = "there are none" if found is None else f"they are {tuple(found.shape)}, or not finite"
+            raise InputError(
+                f"{path}: states of layer {layer}: {state}, expected finite ones of shape {shape}; "
+                "run stage A again (run official-iss)"
+            )
+    rows = stream(settings.validation.seed, "official-iss", "calibration", "activations").permutation(shape[0])
     return Calibration(
         labels=labels,
-        states={int(layer): rows.double() for layer, rows in tensors.items()},
+        states={layer: tensors[str(layer)].double() for layer in layers},
         held_out=np.sort(rows[: settings.validation.activations]),
     )

@@ -3,9 +3,8 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from sparse_control.records.jacobian_iss.freeze import MEAN_OF_SEEDS, PREREGISTERED
 from sparse_control.settings import EstimatorSettings, ValidationSettings
-
-PREREGISTERED, MEAN_OF_SEEDS = "preregistered seed", "mean of seeds"
 
 
 @dataclass(frozen=True)

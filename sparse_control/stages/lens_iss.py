@@ -12,13 +12,13 @@ import numpy as np
 
 from sparse_control.corpus import Corpus
 from sparse_control.errors import InputError
-from sparse_control.iss.benchmark import load_queries
 from sparse_control.jacobian.future_sum import SKIP_FIRST, corpus_future_sum
 from sparse_control.jacobian.lens import Lens, check_place, write_lens
 from sparse_control.jacobian.preflight import check_derivatives
 from sparse_control.models.language_model import LanguageModel
 from sparse_control.settings import Settings
-from sparse_control.stages.calibration import Labels, calibration_queries
+from sparse_control.stages.calibration import Labels
+from sparse_control.stages.queries import benchmark_queries, calibration_queries
 from sparse_control.stages.states import query_states
 
 NAME = "Lens-ISS (future_sum; not official ISS)"
@@ -108,7 +108,7 @@ def lens_iss(
         )
     operators = {layer: lens.operator(layer) for layer in layers}
     calibration = calibration_queries(settings)
-    queries = calibration if facts == "calibration" else _benchmark_queries(settings)
+    queries = calibration if facts == "calibration" else benchmark_queries(settings)
     states_of = [layer + 1 for layer in layers]
     fitted = query_states(lm, calibration, states_of, "calibration states").states
     scored = fitted if facts == "calibration" else query_states(lm, queries, states_of, "benchmark states").states
@@ -154,16 +154,6 @@ def lens_iss(
             for value in settings.iss.lam_rel_sweep
         ],
     }
-
-
-def _benchmark_queries(settings: Settings):
-    return load_queries(
-        "benchmark",
-        relations=settings.iss.benchmark_relations,
-        facts_per_relation=settings.iss.facts_per_relation,
-        families=settings.iss.families,
-        templates=settings.iss.templates,
-    )
 
 
 def _transported(operator, states) -> np.ndarray:

@@ -12,12 +12,13 @@ from torch import Tensor
 from tqdm import tqdm
 
 from sparse_control.errors import InputError
-from sparse_control.files import write_bytes
+from sparse_control.files import sha256_json, write_bytes
 from sparse_control.iss.benchmark import Query
 from sparse_control.models.batches import group_by_length
 from sparse_control.models.language_model import LanguageModel
 from sparse_control.models.stream import residual_stream
 from sparse_control.stages.checkpoint import KIND, Checkpoint
+from sparse_control.stages.inputs import Inputs
 
 TOKENS_PER_BATCH = 1024
 
@@ -56,11 +57,9 @@ def query_states(
         for query in queries
     ]
     batches = list(_batches(encoded))
-    begun = checkpoint.load() if checkpoint else None
-    work = begun or {str(layer): torch.zeros(len(queries), lm.width) for layer in layers} | {
-        "answered": torch.zeros(len(queries), dtype=torch.bool),
-        "batches": torch.zeros((), dtype=torch.long),
-    }
+    begun = checkpoint.load_within("batches", 1, len(batches)) if checkpoint else None
+    layout = _layout(len(queries), lm.width, layers)
+    work = begun or {name: torch.zeros(shape, dtype=dtype) for name, (shape, dtype) in layout.items()}
     done = int(work["batches"])
     with tqdm(total=len(queries), desc=label, unit="prompt", mininterval=1.0) as bar:
         bar.update(sum(map(len, batches[:done])))
@@ -76,6 +75,20 @@ def query_states(
             if checkpoint and checkpoint.due:
                 checkpoint.save(work)
     return QueryStates({layer: work[str(layer)] for layer in layers}, work["answered"].numpy())
+
+
+def states_checkpoint(
+    inputs: Inputs, stage: str, work: str, queries: Sequence[Query], layers: Sequence[int]
+) -> Checkpoint:
+    """Where the states of these prompts are kept while they are measured."""
+    prompts = sha256_json([[query.text, *query.answers] for query in queries])
+    return inputs.checkpoint(stage, work, _layout(len(queries), inputs.lm.width, layers), prompts=prompts)
+
+
+def _layout(n: int, width: int, layers: Sequence[int]) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+    """Shape and dtype of everything that is kept of n prompts: states by layer, right answers, batches done."""
+    states = {str(layer): ((n, width), torch.float32) for layer in layers}
+    return states | {"answered": ((n,), torch.bool), "batches": ((), torch.int64)}
 
 
 def _batches(encoded: Sequence[Tensor]) -> Iterator[list[int]]:

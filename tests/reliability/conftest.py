@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from sparse_control.files import sha256_file, write_json, write_json_lines
 from sparse_control.project import project_folder
+from sparse_control.settings import CorpusSettings
+from tests.support.corpus import windows, write_corpus
 
 PROJECT = Path(__file__).resolve().parents[2]
 
@@ -84,19 +85,9 @@ def _place_corpus(folder: Path) -> None:
     from sparse_control.models import load_model
     from sparse_control.settings import load_settings
 
-    def made_up(archive: Path, out: Path, **settings: object) -> None:
-        windows = [
-            {
-                "id": f"{n}:0",
-                "article": f"Article {n}",
-                "window": 0,
-                "text": f"window {n}",
-                "input_ids": [(n * 31 + t * 7) % 999 for t in range(16)],
-            }
-            for n in range(8)
-        ]
-        write_json_lines(out / "windows.jsonl", windows)
-        write_json(out / "corpus.json", {"windows_sha256": sha256_file(out / "windows.jsonl")})
+    def made_up(archive: Path, out: Path, *, tokenizer_sha256: str, settings: CorpusSettings, **_: object) -> None:
+        rows = windows(length=settings.sequence_length, vocabulary=999)
+        write_corpus(out, rows, tokenizer_sha256=tokenizer_sha256, **settings.model_dump())
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(corpus, "build_corpus", made_up)

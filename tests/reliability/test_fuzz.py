@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 from sparse_control.errors import InputError
-from sparse_control.files import sha256_file, write_json, write_json_lines
+from sparse_control.files import read_json, sha256_file, write_json, write_json_lines
+from tests.support.corpus import write_corpus
 
 # of each reader: many for the table, fewer wherever else the tests run
 INPUTS = int(os.environ.get("FUZZ_INPUTS", "10000" if "RELIABILITY_TABLE" in os.environ else "2000"))
@@ -296,8 +297,7 @@ def test_corpus_windows(tmp_path, watch, faults):
 
     rows = [{"id": f"{n}:0", "article": "A", "window": 0, "text": "t", "input_ids": [n, n + 1]} for n in range(4)]
     path = tmp_path / "windows.jsonl"
-    write_json_lines(path, rows)
-    write_json(tmp_path / "corpus.json", {"windows_sha256": sha256_file(path)})
+    write_corpus(tmp_path, rows)
     trial(path, lambda draw: changed_lines(rows, draw), lambda: load_corpus(tmp_path), watch, faults, "corpus windows")
 
 
@@ -306,24 +306,22 @@ def test_corpus_windows_with_their_hash(tmp_path, watch, faults):
 
     rows = [{"id": f"{n}:0", "article": "A", "window": 0, "text": "t", "input_ids": [n, n + 1]} for n in range(4)]
     path, metadata = tmp_path / "windows.jsonl", tmp_path / "corpus.json"
-    path.write_bytes(b"")
+    write_corpus(tmp_path, rows)
+    content = read_json(metadata)
 
     def read() -> None:
-        metadata.write_text(json.dumps({"windows_sha256": sha256_file(path)}))  # as one who changes both would
+        metadata.write_text(json.dumps(content | {"windows_sha256": sha256_file(path)}))  # as one who changes both would
         watch.seen.clear()
         load_corpus(tmp_path)
 
-    metadata.write_text("")
     trial(path, lambda draw: changed_lines(rows, draw), read, watch, faults, "corpus windows and their hash")
 
 
 def test_corpus_metadata(tmp_path, watch, faults):
     from sparse_control.corpus import load_corpus
 
-    windows, path = tmp_path / "windows.jsonl", tmp_path / "corpus.json"
-    write_json_lines(windows, [{"id": "0:0", "article": "A", "window": 0, "text": "t", "input_ids": [1, 2]}])
-    content = {"schema": "corpus/1", "windows_sha256": sha256_file(windows), "ids": ["0:0"], "settings": {"seed": 0}}
-    path.write_text("")
+    path = write_corpus(tmp_path) / "corpus.json"
+    content = read_json(path)
     trial(path, lambda draw: changed_json(content, draw), lambda: load_corpus(tmp_path), watch, faults, "corpus.json")
 
 

@@ -1,14 +1,19 @@
 """A whole small study: a random model with a byte tokenizer, a made-up corpus, the project's own facts."""
 
 import json
+import shutil
 
 import pytest
 
-from sparse_control.files import sha256_file, write_json, write_json_lines
+from sparse_control.corpus import tokenizer_sha256
+from sparse_control.iss import benchmark
+from sparse_control.models import load_model
 from sparse_control.models.identity import model_label
 from sparse_control.project import project_folder
 from sparse_control.records.paths import ModelPaths
 from sparse_control.settings import Settings, load_settings
+from sparse_control.stages import a_reference, b_validate, c_freeze
+from tests.support.corpus import write_corpus
 
 
 def byte_tokenizer():
@@ -52,22 +57,10 @@ def paths_of(small_model):
 
 
 @pytest.fixture(scope="session")
-def small_corpus(tmp_path_factory):
+def small_corpus(tmp_path_factory, small_model):
     """Eight windows of sixteen bytes."""
-    folder = tmp_path_factory.mktemp("corpus")
-    rows = [
-        {
-            "id": f"{n}:0",
-            "article": f"Article {n}",
-            "window": 0,
-            "text": f"window {n}",
-            "input_ids": [(n * 31 + t * 7) % 256 for t in range(16)],
-        }
-        for n in range(8)
-    ]
-    write_json_lines(folder / "windows.jsonl", rows)
-    write_json(folder / "corpus.json", {"windows_sha256": sha256_file(folder / "windows.jsonl")})
-    return folder
+    identity = tokenizer_sha256(load_model(str(small_model)).tokenizer)
+    return write_corpus(tmp_path_factory.mktemp("corpus"), tokenizer_sha256=identity)
 
 
 @pytest.fixture(scope="session")
@@ -90,3 +83,40 @@ def small_settings(small_model) -> Settings:
     settings["alternatives"] |= {"layers": [0, 2], "ranks": [4, 8, 16]}
     settings["nulls"] |= {"layers": [0, 2], "corpus_sizes": [2, 4]}
     return Settings.model_validate(settings)
+
+
+def changed(settings: Settings, **parts: dict) -> Settings:
+    """The settings with some fields of their sections changed."""
+    content = json.loads(settings.model_dump_json())
+    for part, values in parts.items():
+        content[part] |= values
+    return Settings.model_validate(content)
+
+
+@pytest.fixture(scope="session")
+def validated(tmp_path_factory, small_settings, small_corpus):
+    """A root after stages A and B, run with the benchmark out of reach."""
+    root = tmp_path_factory.mktemp("validated")
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("BENCHMARK_FACTS", "BENCHMARK_PROMPTS"):
+            patch.setattr(benchmark, name, root / "out-of-reach")
+        for stage in (a_reference, b_validate):
+            stage.run(corpus=small_corpus, root=root, settings=small_settings)
+    return root
+
+
+@pytest.fixture(scope="session")
+def frozen(validated, tmp_path_factory, small_settings, small_corpus):
+    """A root after stages A to C, run with the benchmark out of reach."""
+    root = shutil.copytree(validated, tmp_path_factory.mktemp("frozen") / "root")
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("BENCHMARK_FACTS", "BENCHMARK_PROMPTS"):
+            patch.setattr(benchmark, name, root / "out-of-reach")
+        c_freeze.run(corpus=small_corpus, root=root, settings=small_settings)
+    return root
+
+
+@pytest.fixture
+def root(frozen, tmp_path):
+    """A copy of the frozen root, to be changed."""
+    return shutil.copytree(frozen, tmp_path / "root")

@@ -28,23 +28,18 @@ from sparse_control.settings import Settings
 from sparse_control.stages import a_reference, alternatives, b_validate, c_freeze
 from sparse_control.stages.calibration import load_calibration
 from sparse_control.stages.ladder import Evidence, failures
+from sparse_control.stages.resolve import resolved
 from sparse_control.stages.sketches import load_reference
+from tests.stages.conftest import changed
 
 FILE = "alternatives.jsonl"
-
-
-def settings_with(settings: Settings, **parts: dict) -> Settings:
-    changed = json.loads(settings.model_dump_json())
-    for part, values in parts.items():
-        changed[part] |= values
-    return Settings.model_validate(changed)
 
 
 @pytest.fixture(scope="module")
 def settings(small_settings) -> Settings:
     """Ranks up to full width with the oversampling, and a rule that some ranks pass and some fail."""
     strict = {"median_relative_error": 0.3, "median_cosine": 0.9}
-    return settings_with(small_settings, alternatives={"ranks": [4, 8, 16, 30]}, validation=strict)
+    return changed(small_settings, alternatives={"ranks": [4, 8, 16, 30]}, validation=strict)
 
 
 @pytest.fixture(scope="module")
@@ -76,14 +71,15 @@ def contents(root) -> dict[str, bytes]:
     return {path.relative_to(root).as_posix(): path.read_bytes() for path in root.rglob("*") if path.is_file()}
 
 
-def test_official_files_stay_byte_identical(official, judged, settings, paths_of):
+def test_official_files_stay_byte_identical(official, judged, settings, small_corpus, paths_of):
     root, receipt = judged
     before, after = contents(official), contents(root)
     assert {name: after[name] for name in before} == before
     new = set(after) - set(before)
     rows, factors = paths_of(Path()).validation(FILE).as_posix(), f"{paths_of(Path()).base.as_posix()}/alternatives/"
     assert rows in new and all(name.startswith((factors, "code/", rows)) for name in new)
-    c_freeze.load_manifest(paths_of(root))  # the freeze still holds
+    windows = load_corpus(small_corpus)
+    c_freeze.load_freeze(paths_of(root), resolved(settings), windows.sha256)  # the freeze still holds
     assert receipt.broken(root) == [] and rows in dict(receipt.files)
 
 
@@ -115,7 +111,7 @@ def test_verdicts_are_those_of_the_official_rule(judged, settings, paths_of):
 def test_every_figure_by_a_plain_recomputation(judged, settings, small_corpus, name, paths_of):
     """Dense matrices, separate runs at k and 2k for every seed, and the formulas as they are written."""
     paths, layer, k, p = paths_of(judged[0]), 2, 8, 2
-    calibration, matrix = load_calibration(paths, settings), load_reference(paths.reference(layer), [8])[8]
+    calibration, matrix = load_calibration(paths, settings, [0, 2], 32), load_reference(paths.reference(layer), [8])[8]
     windows = load_corpus(small_corpus).input_ids
     probes = residual_stream(load_model(settings.model), torch.as_tensor(windows))[:, layer]
     build = {
@@ -189,7 +185,7 @@ def test_a_sketch_has_no_action_and_is_never_accepted(judged, paths_of):
 def test_the_smallest_passing_rank_is_kept_and_reproduces_its_row(judged, settings, paths_of):
     root, _ = judged
     paths, rows = paths_of(root), read_json_lines(paths_of(root).validation(FILE))
-    calibration = load_calibration(paths, settings)
+    calibration = load_calibration(paths, settings, [0, 2], 32)
     kept = [row for row in rows if row["chosen"]]
     passing = {(row["layer"], row["estimator"]) for row in rows if row["passed"]}
     assert passing and sorted((row["layer"], row["estimator"]) for row in kept) == sorted(passing)
@@ -220,7 +216,7 @@ def test_a_rerun_is_byte_identical_and_drops_what_is_no_longer_chosen(
     shutil.copytree(next((paths_of(root).base / "alternatives").rglob("metadata.json")).parent, stale)
     receipt = alternatives.run(corpus=small_corpus, root=root, settings=settings)
     assert not stale.exists() and contents(root) == contents(judged[0]) and receipt == judged[1]
-    nothing = settings_with(settings, validation={"median_cosine": 1.0, "median_relative_error": 0.0})
+    nothing = changed(settings, validation={"median_cosine": 1.0, "median_relative_error": 0.0})
     shutil.rmtree(paths_of(root).base / "full_reference")
     a_reference.run(corpus=small_corpus, root=root, settings=nothing)
     alternatives.run(corpus=small_corpus, root=root, settings=nothing)
@@ -229,15 +225,15 @@ def test_a_rerun_is_byte_identical_and_drops_what_is_no_longer_chosen(
 
 def test_an_interrupted_run_is_taken_up(references, judged, settings, small_corpus, monkeypatch, paths_of):
     """The first layer is not judged again, and the outcome is the same to the byte."""
-    judge_layer, layers = alternatives._validate_layer, []
+    judge_layer, layers = alternatives._judge_layer, []
 
-    def once(inputs, calibration, settings, layer, *rest):
+    def once(inputs, calibration, layer, corpus_states):
         layers.append(layer)
         if len(layers) == 2:
             raise KeyboardInterrupt
-        return judge_layer(inputs, calibration, settings, layer, *rest)
+        return judge_layer(inputs, calibration, layer, corpus_states)
 
-    monkeypatch.setattr(alternatives, "_validate_layer", once)
+    monkeypatch.setattr(alternatives, "_judge_layer", once)
     with pytest.raises(KeyboardInterrupt):
         alternatives.run(corpus=small_corpus, root=references, settings=settings)
     assert not paths_of(references).validation(FILE).exists()
@@ -261,7 +257,7 @@ def test_probe_states_are_those_of_the_last_token(settings, small_corpus):
 
 
 def test_settings_without_references_are_refused(tmp_path, settings, small_corpus):
-    without = settings_with(settings, estimator={"reference": False})
+    without = changed(settings, estimator={"reference": False})
     with pytest.raises(InputError, match="estimator.reference: alternatives are judged against exact ref"):
         alternatives.run(corpus=small_corpus, root=tmp_path, settings=without)
     with pytest.raises(InputError, match="metadata.json: no exact references; run"):
@@ -290,10 +286,6 @@ def test_missing_and_foreign_references_are_refused(references, settings, small_
 
 
 def test_ranks_that_do_not_fit(references, settings, small_corpus):
-    with pytest.raises(InputError, match="alternatives.ranks: 32 is not below the width 32"):
-        wide = settings_with(settings, alternatives={"ranks": [4, 32]})
+    with pytest.raises(InputError, match="alternatives.ranks: none is below the width 32"):
+        wide = changed(settings, alternatives={"ranks": [32, 64]})
         alternatives.run(corpus=small_corpus, root=references, settings=wide)
-
-
-def test_undefined_scores_are_null():
-    assert [alternatives._finite(value) for value in (np.nan, np.inf, 0.5)] == [None, None, 0.5]

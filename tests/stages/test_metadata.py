@@ -1,24 +1,13 @@
 """What reference and factors say of themselves, beyond the keys that the source document asks for."""
 
-import pytest
-
 from sparse_control.corpus import load_corpus
 from sparse_control.files import read_json
 from sparse_control.models import load_model
-from sparse_control.stages import a_reference, b_validate
 
 
-@pytest.fixture(scope="module")
-def measured(tmp_path_factory, small_settings, small_corpus, paths_of):
-    """Paths after stages A and B."""
-    root = tmp_path_factory.mktemp("metadata")
-    for stage in (a_reference, b_validate):
-        stage.run(corpus=small_corpus, root=root, settings=small_settings)
-    return paths_of(root)
-
-
-def test_which_map_it_is_and_of_what(measured, small_settings, small_corpus):
+def test_which_map_it_is_and_of_what(validated, paths_of, small_settings, small_corpus):
     """Target, norm, positions, dtype, BOS, weights, tokenizer, corpus and library versions."""
+    measured = paths_of(validated)
     lm, windows = load_model(small_settings.model), load_corpus(small_corpus)
     paths = sorted(measured.all_factors.glob("*/metadata.json"))
     assert paths, "the settings must leave a validated layer"

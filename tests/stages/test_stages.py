@@ -1,7 +1,7 @@
 """Stages A to D on a small model: what they write, what they refuse, what they may not open."""
 
-import json
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,33 +9,20 @@ import torch
 
 from sparse_control.corpus import load_corpus
 from sparse_control.errors import InputError
-from sparse_control.files import read_json, read_json_lines, sha256_file, write_json, write_json_lines
+from sparse_control.files import read_json, read_json_lines, write_json
 from sparse_control.iss import benchmark
 from sparse_control.jacobian import exact, exact_jacobian
 from sparse_control.jacobian.store import REQUIRED_METADATA, load_factors
 from sparse_control.models import identity, load_model
-from sparse_control.settings import Settings
-from sparse_control.stages import a_reference, b_validate, c_freeze, d_official, inputs
-from sparse_control.stages.states import load_tensors
+from sparse_control.records.jacobian_iss import read_iss, read_iss_file
+from sparse_control.stages import a_reference, alternatives, b_validate, c_freeze, d_official, inputs
+from sparse_control.stages.calibration import Labels
+from sparse_control.stages.queries import benchmark_queries
+from sparse_control.stages.states import load_tensors, query_states
+from tests.stages.conftest import changed
+from tests.support.corpus import windows, write_corpus
 
 STAGES_A_TO_C = (a_reference, b_validate, c_freeze)
-
-
-@pytest.fixture(scope="module")
-def frozen(tmp_path_factory, small_settings, small_corpus):
-    """A root after stages A to C, run with the benchmark out of reach."""
-    root = tmp_path_factory.mktemp("frozen")
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("BENCHMARK_FACTS", "BENCHMARK_PROMPTS"):
-            patch.setattr(benchmark, name, root / "out-of-reach")
-        for stage in STAGES_A_TO_C:
-            stage.run(corpus=small_corpus, root=root, settings=small_settings)
-    return root
-
-
-@pytest.fixture
-def root(frozen, tmp_path):
-    return shutil.copytree(frozen, tmp_path / "root")
 
 
 @pytest.fixture(scope="module")
@@ -102,12 +89,10 @@ def test_a_rerun_is_byte_identical(frozen, tmp_path, small_settings, small_corpu
 
 
 def test_matrix_free_products_choose_the_same_estimators(tmp_path, small_settings, small_corpus, paths_of):
-    changed = json.loads(small_settings.model_dump_json())
-    changed["estimator"] |= {"corpus_sizes": [4], "ranks": [4, 8], "power_iterations": [0]}
+    few = {"corpus_sizes": [4], "ranks": [4, 8], "power_iterations": [0]}
     both = []
     for reference in (False, True):
-        changed["estimator"]["reference"] = reference
-        settings = Settings.model_validate(changed)
+        settings = changed(small_settings, estimator=few | {"reference": reference})
         for stage in STAGES_A_TO_C:
             stage.run(corpus=small_corpus, root=tmp_path / str(reference), settings=settings)
         both.append(
@@ -144,10 +129,7 @@ def test_official_files(measured, small_settings):
 
 
 def test_unresolved_layers_have_raw_iss_only(tmp_path, small_settings, small_corpus, paths_of):
-    changed = json.loads(small_settings.model_dump_json())
-    changed["validation"]["median_cosine"] = 1.0
-    changed["validation"]["median_relative_error"] = 0.0
-    settings = Settings.model_validate(changed)
+    settings = changed(small_settings, validation={"median_cosine": 1.0, "median_relative_error": 0.0})
     for stage in (*STAGES_A_TO_C, d_official):
         stage.run(corpus=small_corpus, root=tmp_path, settings=settings)
     base = paths_of(tmp_path).base
@@ -156,39 +138,6 @@ def test_unresolved_layers_have_raw_iss_only(tmp_path, small_settings, small_cor
     assert {row["metric"] for row in read_json_lines(base / "iss_per_fact_layer.jsonl")} == {"Raw-ISS"}
     assert not (base / "low_rank_factors").exists()
     assert read_json(base / "raw_iss_ablation.json")["n_facts"] == 8
-
-
-def test_official_stage_needs_the_manifest(root, small_settings, small_corpus, paths_of):
-    paths_of(root).manifest.unlink()
-    with pytest.raises(InputError, match="no freeze manifest; official ISS needs stage C first"):
-        d_official.run(corpus=small_corpus, root=root, settings=small_settings)
-    assert not paths_of(root).result("iss_model_summary.json").exists()
-
-
-@pytest.mark.parametrize(
-    "pattern",
-    ["configs/*.yaml", "validation/*.jsonl", "low_rank_factors/*/*/Q.pt", "low_rank_factors/*/*/metadata.json"],
-)
-def test_official_stage_refuses_any_changed_byte(root, pattern, small_settings, small_corpus, paths_of):
-    path = sorted(paths_of(root).base.glob(pattern))[0]
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(bytes(content))
-    with pytest.raises(InputError, match=f"{path.name}: changed after the freeze"):
-        d_official.run(corpus=small_corpus, root=root, settings=small_settings)
-    path.unlink()
-    with pytest.raises(InputError, match=f"{path.name}: is missing but frozen"):
-        d_official.run(corpus=small_corpus, root=root, settings=small_settings)
-
-
-def test_official_stage_refuses_other_settings_and_other_code(root, small_settings, small_corpus, monkeypatch):
-    changed = json.loads(small_settings.model_dump_json())
-    changed["iss"]["facts_per_relation"] = 5
-    with pytest.raises(InputError, match="frozen with other settings"):
-        d_official.run(corpus=small_corpus, root=root, settings=Settings.model_validate(changed))
-    monkeypatch.setattr(c_freeze, "stages_code_sha256", lambda: "0" * 64)
-    with pytest.raises(InputError, match="made by another version of the code"):
-        d_official.run(corpus=small_corpus, root=root, settings=small_settings)
 
 
 def test_overlapping_facts_stop_the_run(root, small_settings, small_corpus, monkeypatch, tmp_path, paths_of):
@@ -206,36 +155,30 @@ def test_overlapping_facts_stop_the_run(root, small_settings, small_corpus, monk
 @pytest.mark.parametrize(
     ("part", "values", "message"),
     [
-        ("estimator", {"ranks": [4, 32]}, "estimator.ranks: 32 is not below the width 32"),
+        ("estimator", {"ranks": [32, 64]}, "estimator.ranks: none is below the width 32"),
         ("iss", {"layers": [0, 2, 3]}, "iss.layers: 3 is not a source layer"),
         ("estimator", {"corpus_sizes": [4, 9]}, "9 windows asked for, there are 8"),
     ],
 )
 def test_settings_that_do_not_fit(tmp_path, small_settings, small_corpus, part, values, message):
-    changed = json.loads(small_settings.model_dump_json())
-    changed[part] |= values
     with pytest.raises(InputError, match=message):
-        a_reference.run(corpus=small_corpus, root=tmp_path, settings=Settings.model_validate(changed))
+        a_reference.run(corpus=small_corpus, root=tmp_path, settings=changed(small_settings, **{part: values}))
 
 
 def test_blocks_end_at_every_size_and_at_half_the_largest(small_settings):
-    changed = json.loads(small_settings.model_dump_json())
-    changed["estimator"] |= {"corpus_sizes": [2, 10], "block_prompts": 3}
-    units = a_reference.blocks(Settings.model_validate(changed))
-    assert units == [(0, 2), (2, 5), (5, 8), (8, 10)]
-    changed["estimator"]["reference"] = False
-    assert a_reference.blocks(Settings.model_validate(changed)) == []
+    settings = changed(small_settings, estimator={"corpus_sizes": [2, 10], "block_prompts": 3})
+    assert a_reference.blocks(settings) == [(0, 2), (2, 5), (5, 8), (8, 10)]
+    assert a_reference.blocks(changed(settings, estimator={"reference": False})) == []
 
 
 def test_units_in_any_order_give_the_bytes_of_one_run(frozen, tmp_path, small_settings, small_corpus, paths_of):
     where = {"corpus": small_corpus, "root": tmp_path, "settings": small_settings}
-    units = a_reference.blocks(small_settings)
-    assert a_reference.pending_blocks(**where) == units
-    for start, stop in reversed(units):
+    for start, stop in reversed(a_reference.blocks(small_settings)):
         a_reference.run_block(**where, start=start, stop=stop)
-    assert a_reference.pending_blocks(**where) == []
-    a_reference.run(**where)
-    assert a_reference.pending_blocks(**where) == [], "the references stand, and no block is asked for again"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(exact, "exact_jacobian", lambda *_: pytest.fail("summed again"))
+        a_reference.run(**where)
+        a_reference.run(**where)
     for layer in reversed(small_settings.iss.layers):
         b_validate.run_layer(**where, layer=layer)
     b_validate.run(**where)
@@ -251,9 +194,7 @@ class Stop(Exception):
 def test_an_interrupted_block_goes_on_at_the_next_prompt(
     frozen, tmp_path, small_settings, small_corpus, monkeypatch, paths_of
 ):
-    changed = json.loads(small_settings.model_dump_json())
-    changed["estimator"]["checkpoint_seconds"] = 0
-    settings = Settings.model_validate(changed)
+    settings = changed(small_settings, estimator={"checkpoint_seconds": 0.0})
     asked = []
     plain = exact.exact_jacobian
 
@@ -289,30 +230,22 @@ def test_unfinished_work_begun_with_something_else_is_refused(
     (start, stop), *_ = a_reference.blocks(small_settings)
     a_reference.run_block(corpus=small_corpus, root=tmp_path / "root", settings=small_settings, start=start, stop=stop)
     before = {path: path.read_bytes() for path in (tmp_path / "root").rglob("*") if path.is_file()}
-    changed = json.loads(small_settings.model_dump_json())
+    settings = small_settings
     for part, value in change.items():
         if part == "corpus":
-            small_corpus = shutil.copytree(small_corpus, tmp_path / "corpus")
-            rows = read_json_lines(small_corpus / "windows.jsonl")
-            write_json_lines(small_corpus / "windows.jsonl", rows[::-1])
-            write_json(small_corpus / "corpus.json", {"windows_sha256": sha256_file(small_corpus / "windows.jsonl")})
+            tokenizer = load_corpus(small_corpus).metadata.tokenizer_sha256
+            small_corpus = write_corpus(tmp_path / "corpus", windows()[::-1], tokenizer_sha256=tokenizer)
         elif part == "code":
             monkeypatch.setattr(inputs, "stages_code_sha256", lambda: "0" * 64)
         elif part == "libraries":
             real = identity.version
             monkeypatch.setattr(identity, "version", lambda name: "6.0" if name == "transformers" else real(name))
-        elif isinstance(value, dict):
-            changed[part] |= value
         else:
-            changed[part] = value
+            settings = (
+                changed(settings, **{part: value}) if isinstance(value, dict) else settings.model_copy(update=change)
+            )
     with pytest.raises(InputError, match=words):
-        a_reference.run_block(
-            corpus=small_corpus,
-            root=tmp_path / "root",
-            settings=Settings.model_validate(changed),
-            start=start,
-            stop=stop,
-        )
+        a_reference.run_block(corpus=small_corpus, root=tmp_path / "root", settings=settings, start=start, stop=stop)
     assert before == {path: path.read_bytes() for path in (tmp_path / "root").rglob("*") if path.is_file()}
 
 
@@ -332,19 +265,8 @@ def test_another_configuration_is_another_model_and_measured_beside_the_first(
     assert len(set(references)) == 2 and not np.allclose(first, second)
 
 
-def test_official_stage_takes_other_code_with_a_reason(root, small_settings, small_corpus, monkeypatch, paths_of):
-    for module in (c_freeze, d_official):
-        monkeypatch.setattr(module, "stages_code_sha256", lambda: "0" * 64)
-    d_official.run(corpus=small_corpus, root=root, settings=small_settings, accept_code="a comment was reworded")
-    provenance = read_json(paths_of(root).result("iss_model_summary.json"))["provenance"]
-    assert provenance["accepted_code"] == "a comment was reworded"
-    assert provenance["frozen_code_sha256"] != provenance["code_sha256"] == "0" * 64
-
-
 def test_mean_of_seeds_averages_the_facts(tmp_path, small_settings, small_corpus, paths_of):
-    changed = json.loads(small_settings.model_dump_json())
-    changed["validation"]["negligible_seed_deviation"] = 0.0
-    settings = Settings.model_validate(changed)
+    settings = changed(small_settings, validation={"negligible_seed_deviation": 0.0})
     for stage in (*STAGES_A_TO_C, d_official):
         stage.run(corpus=small_corpus, root=tmp_path, settings=settings)
     base = paths_of(tmp_path).base
@@ -354,22 +276,22 @@ def test_mean_of_seeds_averages_the_facts(tmp_path, small_settings, small_corpus
     layer = spread[0]
     folders = [paths_of(tmp_path).factors(int(layer), seed) for seed in (None, 1, 2)]
     assert {(folder / "Q.pt").relative_to(base).as_posix() for folder in folders} <= set(manifest["files"])
-    queries = d_official.load_queries(
-        "benchmark", relations=2, facts_per_relation=4, families=settings.iss.families, templates=settings.iss.templates
-    )
-    labels = d_official.Labels.of(queries)
-    raw = (
-        d_official.query_states(load_model(settings.model), queries, [int(layer)], "states").states[int(layer)].double()
-    )
+    queries = benchmark_queries(settings)
+    labels, states = Labels.of(queries), query_states(load_model(settings.model), queries, [int(layer)], "states")
+    raw = states.states[int(layer)].double()
     lam_rel = manifest["lam_rel"][layer]["iss"]
     tables = [labels.iss(load_factors(folder)[0].reduce(raw), lam_rel=lam_rel, width=32) for folder in folders]
     expected = np.mean([table.iss for table in tables], axis=0)
-    found = [
-        row["iss"]
-        for row in read_json_lines(base / "iss_per_fact_layer.jsonl")
-        if row["layer"] == int(layer) and row["metric"] == "ISS"
-    ]
-    assert np.allclose(found, expected) and not np.allclose(found, tables[0].iss)
+    rows = [row for row in read_iss_file(paths_of(tmp_path), "fact_layers") if row.layer == int(layer)]
+    found = [row for row in rows if row.metric == "ISS"]
+    assert np.allclose([row.iss for row in found], expected) and not np.allclose(expected, tables[0].iss)
+    for index, row in enumerate(found):
+        for seed, table in zip((0, 1, 2), tables, strict=True):
+            kept = row.seeds[seed]
+            assert kept.seed == seed
+            numbers = (kept.s_plus, kept.s_minus, kept.iss)
+            assert numbers == pytest.approx(tuple(table.loc[index, ["s_plus", "s_minus", "iss"]]))
+    assert all(row.seeds is None for row in rows if row.metric == "Raw-ISS")
 
 
 def test_calibration_sigma_is_a_column_of_its_own(measured, frozen, small_settings):
@@ -391,45 +313,12 @@ def test_corpus_rule_marks_one_size_per_layer(frozen, small_settings, paths_of):
 
 
 def test_all_layers_have_references_where_asked_for(tmp_path, small_settings, small_corpus, paths_of):
-    changed = json.loads(small_settings.model_dump_json())
-    changed["estimator"]["reference_layers"] = "all"
-    a_reference.run(corpus=small_corpus, root=tmp_path, settings=Settings.model_validate(changed))
-    base = paths_of(tmp_path).base
-    assert sorted(path.name for path in paths_of(tmp_path).references.glob("*.safetensors")) == [
-        "0.safetensors",
-        "1.safetensors",
-        "2.safetensors",
-    ]
-    rows = read_json(base / "validation/small_model_full_comparison.json")["rows"]
+    settings = changed(small_settings, estimator={"reference_layers": "all"})
+    a_reference.run(corpus=small_corpus, root=tmp_path, settings=settings)
+    assert sorted(path.stem for path in paths_of(tmp_path).references.glob("*.safetensors")) == ["0", "1", "2"]
+    rows = read_json(paths_of(tmp_path).iss_file("comparison"))["rows"]
     assert {row["power_iterations"] for row in rows if row["layer"] == 1} == {0}, "outside the window plain estimators"
     assert {row["power_iterations"] for row in rows if row["layer"] == 0} == {0, 1}
-
-
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (lambda content: content.pop("files"), "files: expected a dict"),
-        (lambda content: content.__setitem__("layers", []), "layers: expected a dict"),
-        (lambda content: content["layers"].pop("0"), "layers: expected those of the settings"),
-        (
-            lambda content: content["files"].__setitem__("../../secret", "0" * 64),
-            "files: expected hashes by paths below",
-        ),
-        (
-            lambda content: content["files"].__setitem__("/etc/passwd", "0" * 64),
-            "files: expected hashes by paths below",
-        ),
-        (lambda content: content["layers"]["0"].__setitem__("status", "fine"), "layers.0: expected a status"),
-        (lambda content: content["lam_rel"]["0"].__setitem__("raw", "1"), "lam_rel.0.raw: expected a penalty"),
-    ],
-)
-def test_a_freeze_manifest_of_another_shape_is_refused(root, damage, message, paths_of):
-    paths = paths_of(root)
-    content = read_json(paths.manifest)
-    damage(content)
-    write_json(paths.manifest, content)
-    with pytest.raises(InputError, match=message):
-        c_freeze.load_manifest(paths)
 
 
 @pytest.mark.parametrize(
@@ -455,27 +344,80 @@ def test_validation_takes_only_its_own_references(root, small_settings, small_co
         b_validate.run(corpus=small_corpus, root=root, settings=small_settings)
 
 
+def test_settings_that_are_not_read_neither_stop_a_stage_nor_start_it_again(
+    validated, tmp_path, small_settings, small_corpus
+):
+    """Layers and ranks of the alternatives, of the nulls and the six axes are none of stages A to D."""
+    other = changed(
+        small_settings,
+        alternatives={"layers": [0, 28], "ranks": [64]},
+        nulls={"layers": [99]},
+        protocol={"support_size": 7},
+    )
+    root = shutil.copytree(validated, tmp_path / "root")
+    c_freeze.run(corpus=small_corpus, root=root, settings=small_settings)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(exact, "exact_jacobian", lambda *_: pytest.fail("summed again"))
+        a_reference.run(corpus=small_corpus, root=root, settings=other)
+    d_official.run(corpus=small_corpus, root=root, settings=other)
+    with pytest.raises(InputError, match="alternatives.layers: 28 is not a source layer"):
+        alternatives.run(corpus=small_corpus, root=root, settings=other)
+
+
+def test_depths_are_resolved_for_the_model_and_recorded_so(tmp_path, small_settings, small_corpus, paths_of, frozen):
+    """Depths 0.0 and 0.67 of three blocks are layers 0 and 2; ranks of the width and more are left out."""
+    ranks = {"ranks": [*small_settings.estimator.ranks, 32, 512]}
+    depths = changed(small_settings, iss={"layers": [0.0, 0.67]}, estimator=ranks, alternatives={"layers": [0.0, 0.67]})
+    for stage in STAGES_A_TO_C:
+        stage.run(corpus=small_corpus, root=tmp_path, settings=depths)
+    settings = read_json(paths_of(tmp_path).manifest)["settings"]
+    assert settings["iss"]["layers"] == settings["alternatives"]["layers"] == [0, 2]
+    assert settings["estimator"]["ranks"] == small_settings.estimator.ranks
+    for layer in (0, 2):
+        name = paths_of(Path()).reference(layer)
+        assert (tmp_path / name).read_bytes() == (frozen / name).read_bytes()
+
+
+@pytest.fixture
+def undefined(small_settings):
+    """One relation at layer 0, where every prompt of a family ends alike: family explains every state."""
+    return changed(small_settings, iss={"calibration_relations": 1}, validation={"activations": 8})
+
+
+def test_iss_that_is_undefined_for_every_fact_is_null_with_a_reason(tmp_path, undefined, small_corpus, paths_of):
+    for stage in (*STAGES_A_TO_C, d_official, alternatives):
+        stage.run(corpus=small_corpus, root=tmp_path, settings=undefined)
+    records = read_iss(paths_of(tmp_path))
+    rows = [row for row in records.comparison.rows if row.layer == 0]
+    assert rows and all(row.E_ISS is None and "undefined" in row.reason and row.E_F > 0 for row in rows)
+    assert all(row.E_ISS is not None and row.reason is None for row in records.comparison.rows if row.layer == 2)
+    assert all(row.iss is None and not row.passed for row in records.actions if row.layer == 0)
+    assert records.freeze.layers["0"].status == "unresolved" and records.freeze.lam_rel["0"].raw is None
+    (summary,) = [row for row in records.summary.per_layer if row.layer == 0]
+    assert summary.raw_iss is None and summary.iss is None and summary.lam_rel_raw is None
+    facts = [row for row in records.fact_layers if row.layer == 0]
+    assert facts and all(row.iss is None and "no covariance" in row.reason for row in facts)
+    assert records.raw.mean is None and "no covariance" in records.raw.reason
+
+
 @pytest.mark.parametrize(
-    ("name", "value"),
+    ("metadata", "message"),
     [
-        ("weights_sha256", "0" * 64),
-        ("identity", "0" * 64),
-        ("dtype", "float64"),
-        ("corpus_sha256", "0" * 64),
-        ("rank", 5),
-        ("null", "shuffled_tokens"),
+        ({"seed": 1}, "corpus.json: settings.seed: was built with 1, corpus.seed is 0"),
+        ({"windows_per_article": 48}, "settings.windows_per_article: was built with 48"),
+        ({"tokenizer_sha256": "f" * 64}, "tokenizer_sha256: was built for ffff"),
     ],
 )
-def test_official_stage_takes_only_factors_of_this_model_and_setting(
-    root, small_settings, small_corpus, name, value, paths_of
+@pytest.mark.parametrize("stage", [*STAGES_A_TO_C, d_official, alternatives], ids=lambda stage: stage.__name__[-8:])
+def test_a_corpus_of_other_settings_is_refused_by_every_stage(
+    root, tmp_path, small_settings, small_corpus, stage, metadata, message
 ):
-    paths = paths_of(root)
-    manifest = read_json(paths.manifest)
-    layer = next(layer for layer, frozen in manifest["layers"].items() if frozen["status"] == "validated")
-    path = paths.factors(int(layer)) / "metadata.json"
-    write_json(path, read_json(path) | {name: value})
-    manifest["files"][path.relative_to(paths.base).as_posix()] = sha256_file(path)  # as a forger would
-    write_json(paths.manifest, manifest)
-    with pytest.raises(InputError, match=f"{name}: factors were made with|shape is"):
-        d_official.run(corpus=small_corpus, root=root, settings=small_settings)
-    assert not paths_of(root).result("iss_model_summary.json").exists()
+    tokenizer = load_corpus(small_corpus).metadata.tokenizer_sha256
+    if stage is c_freeze and "tokenizer_sha256" in metadata:
+        pytest.skip("no model is loaded; what stage B made with the corpus was held against it")
+    other = write_corpus(tmp_path / "corpus", **{"tokenizer_sha256": tokenizer} | metadata)
+    with pytest.raises(InputError, match=message):
+        stage.run(corpus=other, root=root, settings=small_settings)
+    short = write_corpus(tmp_path / "short", windows(length=8), tokenizer_sha256=tokenizer)
+    with pytest.raises(InputError, match="settings.sequence_length: was built with 8, corpus.sequence_length is 16"):
+        stage.run(corpus=short, root=root, settings=small_settings)

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import ConfigDict, Field, model_validator
 
 from sparse_control.files import sha256_json
-from sparse_control.records.base import Count, Name, NonNegative, Record, RelativePath, Sha256
+from sparse_control.records.base import Count, Name, NonNegative, Record, RelativePath, Resamples, Seed, Sha256
 from sparse_control.records.paths import Null
 
 LayerNumber = Annotated[str, Field(pattern=r"^(0|[1-9]\d{0,3})$")]  # as a JSON key
@@ -24,7 +24,7 @@ class FrozenLayer(Record):
     corpus_size: Count | None = None
     step: str | None  # the ladder step that led here
     reporting: Reporting | None = None
-    seeds: list[Count] | None = None  # those seeds
+    seeds: list[Seed] | None = None  # those seeds
 
     @model_validator(mode="after")
     def _validated_is_whole(self) -> "FrozenLayer":
@@ -36,10 +36,13 @@ class FrozenLayer(Record):
 
 
 class Whitening(Record):
-    """Ledoit-Wolf regularisation of one layer's calibration rows, relative to tr(Sigma)/d."""
+    """Ledoit-Wolf regularisation of one layer's calibration rows, relative to tr(Sigma)/d.
 
-    iss: NonNegative  # of transported states
-    raw: NonNegative  # of raw states
+    Null where the rows have no covariance, as relation and family explain every state; then ISS is undefined there.
+    """
+
+    iss: NonNegative | None  # of transported states
+    raw: NonNegative | None  # of raw states
 
 
 class Penalties(Record):
@@ -54,8 +57,8 @@ class FrozenIssSettings(Record):
 
     model_config = ConfigDict(extra="allow")
 
-    bootstrap_resamples: Annotated[int, Field(ge=1, le=10**6)]
-    bootstrap_seed: Count
+    bootstrap_resamples: Resamples
+    bootstrap_seed: Seed
 
 
 class FrozenEstimatorSettings(Record):
@@ -65,7 +68,7 @@ class FrozenEstimatorSettings(Record):
 
     reference: bool  # whether exact Jacobians were computed
     probe: Literal["gaussian", "rademacher"]
-    sketch_seeds: Annotated[list[Count], Field(min_length=1)]  # the first is the preregistered one
+    sketch_seeds: Annotated[list[Seed], Field(min_length=1)]  # the first is the preregistered one
 
 
 class Thresholds(Record):

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from sparse_control.records.base import Count, Name, NonNegative, Record, Sha256
+from sparse_control.records.base import Count, LamRel, Name, NonNegative, Record, Seed, Sha256
 from sparse_control.records.jacobian_iss.freeze import LayerNumber, Reporting, Whitening
 from sparse_control.records.paths import Null
 
@@ -16,7 +16,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 class SeedScore(Record):
     """One fact at one layer with the factors of one sketch seed."""
 
-    seed: Count
+    seed: Seed
     s_plus: float
     s_minus: float
     iss: float
@@ -103,7 +103,7 @@ class SweepRow(Record):
     """ISS and Raw-ISS of one layer at one regularisation."""
 
     layer: Count
-    lam_rel: NonNegative
+    lam_rel: LamRel
     iss: float | None
     raw_iss: float | None
 
@@ -168,6 +168,8 @@ class RawLayer(Record):
 class RawIss(OfficialIss):
     """raw_iss_ablation.json: identity transport, over all layers asked for; never the official metric."""
 
+    mean: float | None  # null where no fact is defined at every layer
+    reason: Name | None = None  # why it is null
     model: Name
     per_layer: list[RawLayer]
     provenance: IssProvenance

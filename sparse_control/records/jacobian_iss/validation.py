@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import model_validator
 
-from sparse_control.records.base import Count, Name, NonNegative, Record, same_length
+from sparse_control.records.base import Count, Name, NonNegative, Record, Seed, same_length
 
 Probe = Literal["gaussian", "rademacher"]
 Alternative = Literal["svd", "qb_deflated", "qb_activation", "output_sketch"]
@@ -18,7 +18,7 @@ class ComparisonRow(Record):
     probe: Probe
     oversampling: Count  # p
     power_iterations: Count  # q
-    seed: Count  # of the sketch
+    seed: Seed  # of the sketch
     k: Count  # rank
     r: Count  # columns kept, k + p or the width
     E_F: NonNegative  # relative Frobenius error
@@ -28,6 +28,7 @@ class ComparisonRow(Record):
     C_vec_centred: float
     E_ISS: NonNegative | None  # |ISS_full - ISS_k|
     rho_fact: float | None  # Spearman of per-fact ISS; null where either side is constant
+    reason: Name | None = None  # why E_ISS is null
     svd_floor_E_F: NonNegative  # the same errors of the best matrix of rank r
     svd_floor_E_vec: NonNegative
 
@@ -42,6 +43,7 @@ class NoiseFloor(Record):
     E_vec_centred: NonNegative  # with the mean activation taken off
     C_vec_centred: float
     E_ISS: NonNegative | None  # difference of calibration ISS between the halves
+    reason: Name | None = None  # why it is null
 
 
 class FullComparison(Record):
@@ -93,7 +95,7 @@ class RankConvergence(Record):
     oversampling: Count
     power_iterations: Count
     corpus_size: Count
-    seed: Count
+    seed: Seed
     iss: float | None  # calibration ISS
 
 
@@ -126,7 +128,7 @@ class SeedStability(Record):
     power_iterations: Count
     corpus_size: Count
     metric: Name  # a registered metric of transported states, mean_cosine or mean_relative_error
-    seeds: list[Count]
+    seeds: list[Seed]
     values: list[float]  # per seed
     mean: float
     sd: NonNegative  # sample standard deviation
@@ -146,7 +148,7 @@ class AlternativeAttempt(Record):
     probe: Probe | None  # null where nothing is drawn
     power_iterations: Count | None
     oversampling: Count | None
-    seed: Count | None  # the preregistered one
+    seed: Seed | None  # the preregistered one
     k: Count
     r: Count  # columns kept
     corpus_size: Count  # n

@@ -4,34 +4,23 @@ import shutil
 
 import pytest
 
-pytest.importorskip("prefect")
+pytest.importorskip("torch")
 
-from flows.common import Progress
-from flows.standing import check_standing
-from flows.steps import OfficialIss, evaluated
 from sparse_control.corpus import load_corpus
 from sparse_control.errors import InputError
 from sparse_control.settings import Settings
-from sparse_control.stages import a_reference, b_validate
-
-
-@pytest.fixture(scope="module")
-def validated(tmp_path_factory, small_settings, small_corpus):
-    """A root after stages A and B."""
-    root = tmp_path_factory.mktemp("validated")
-    for stage in (a_reference, b_validate):
-        stage.run(corpus=small_corpus, root=root, settings=small_settings)
-    return root
+from sparse_control.stages import a_reference, b_validate, c_freeze
+from sparse_control.stages.validated import check_validated
 
 
 @pytest.fixture
 def check(small_corpus, paths_of):
     def call(root, settings, changes=None, corpus_sha256=load_corpus(small_corpus).sha256):
         content = settings.model_dump()
-        for place, value in (changes or {}).items():
-            section, _, name = place.rpartition(".")
+        for field, value in (changes or {}).items():
+            section, _, name = field.rpartition(".")
             (content[section] if section else content)[name] = value
-        check_standing(paths_of(root), Settings.model_validate(content), corpus_sha256)
+        check_validated(paths_of(root), Settings.model_validate(content), corpus_sha256)
 
     return call
 
@@ -94,20 +83,12 @@ def test_missing_files_are_named(validated, tmp_path, small_settings, check, pat
         check(root, small_settings)
 
 
-def test_nothing_is_frozen_where_they_differ(validated, small_settings, small_corpus, monkeypatch):
-    frozen = []
-    for step in ("freeze", "official"):
-        monkeypatch.setattr(OfficialIss, step, lambda study, *_, step=step: frozen.append(step))
-
-    def run(settings, accept_code=None):
-        study = OfficialIss(Progress("experiment-d", None), settings, validated, "weights")
-        evaluated(accept_code)(study, small_corpus)
-
+def test_nothing_is_frozen_where_they_differ(validated, tmp_path, small_settings, small_corpus, paths_of):
+    """Stage C holds what stage B left against the settings by itself, whoever calls it."""
+    root = shutil.copytree(validated, tmp_path / "root")
     other = small_settings.model_copy(update={"dtype": "float64"})
     with pytest.raises(InputError, match="run experiment-c first"):
-        run(other)
-    assert frozen == []
-    run(small_settings)
-    assert frozen == ["freeze", "official"]
-    run(other, "a comment")  # stage D itself holds the freeze against the settings
-    assert frozen == ["freeze", "official", "official"]
+        c_freeze.run(corpus=small_corpus, root=root, settings=other)
+    assert not paths_of(root).manifest.exists() and not paths_of(root).configs.exists()
+    c_freeze.run(corpus=small_corpus, root=root, settings=small_settings)
+    assert paths_of(root).manifest.exists()

@@ -1,28 +1,35 @@
-"""Whether what stage B left in a root was made with the settings that are to be frozen; no model is loaded."""
+"""Whether what stage B left was made with the settings that are to be frozen (source document, 13.2, 14).
+
+No model is loaded.
+"""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from itertools import product
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError, safe_open
+
 from sparse_control.errors import InputError
 from sparse_control.files import read_json
+from sparse_control.records.factors import frozen_layer, reported_factors
 from sparse_control.records.jacobian_iss import read_iss_file
+from sparse_control.records.jacobian_iss.freeze import PREREGISTERED, FrozenLayer
 from sparse_control.records.jacobian_iss.validation import ActionValidation, CorpusConvergence
-from sparse_control.records.paths import ModelPaths
+from sparse_control.records.paths import FACTOR_FILES, METADATA, VALIDATION, ModelPaths
 from sparse_control.settings import Settings
-from sparse_control.stages.ladder import PREREGISTERED, Convergence, Evidence, Rung, climb, reporting, starting_size
+from sparse_control.stages.ladder import Convergence, Evidence, Rung, climb, reporting, starting_size
+from sparse_control.stages.queries import calibration_queries
 
 MEND = "run experiment-c first"
-FACTOR_FILES = ("Q.pt", "B.pt", "metadata.json")
 SETTING = "k, oversampling, power_iterations, corpus_size"
 
-Difference = tuple[Path, str, Any, Any]  # file, field, what stands there, what the settings give
+Difference = tuple[Path, str, Any, Any]  # file, field, what it says, what the settings give
 
 
-def check_standing(paths: ModelPaths, settings: Settings, corpus_sha256: str) -> None:
+def check_validated(paths: ModelPaths, settings: Settings, corpus_sha256: str) -> None:
     """Refuse to freeze what stage B made with other settings, or has not made.
 
     Thresholds count as far as they decide: by those of the settings, the stored numbers must lead to the same choices.
@@ -36,33 +43,23 @@ def check_standing(paths: ModelPaths, settings: Settings, corpus_sha256: str) ->
         InputError: a file is missing or malformed, or the first difference from the settings.
     """
     for path in _needed(paths, settings):
-        _there(path)
+        if not path.is_file():
+            raise InputError(f"{path}: is missing; {MEND}")
     for path, field, found, expected in _differences(paths, settings, corpus_sha256):
         if found != expected:
             raise InputError(f"{path}: {field}: {found!r:.120}, but the settings give {expected!r:.120}; {MEND}")
 
 
-def _there(path: Path) -> None:
-    if not path.is_file():
-        raise InputError(f"{path}: is missing; {MEND}")
-
-
 def _needed(paths: ModelPaths, settings: Settings) -> Iterator[Path]:
     yield paths.states("calibration")
-    yield paths.validation("whitening.json")
-    fields = ("actions", "rank_convergence", "corpus_convergence", "seed_stability")
-    for field in (*fields, "comparison") if settings.estimator.reference else fields:
-        yield paths.iss_file(field)
+    yield from map(paths.iss_file, (*VALIDATION, "comparison") if settings.estimator.reference else VALIDATION)
 
 
 def _differences(paths: ModelPaths, settings: Settings, corpus_sha256: str) -> Iterator[Difference]:
     layers, estimator = settings.iss.layers, settings.estimator
-    whitening = paths.validation("whitening.json")
-    content = read_json(whitening)
-    if not isinstance(content, dict) or not isinstance(content.get("lam_rel"), dict):
-        raise InputError(f"{whitening}: expected a model and lam_rel by layer; {MEND}")
-    yield whitening, "model", content.get("model"), paths.model
-    yield whitening, "layers of lam_rel", sorted(content["lam_rel"]), sorted(map(str, layers))
+    path, whitening = paths.iss_file("whitening"), read_iss_file(paths, "whitening")
+    yield path, "model", whitening.model, paths.model
+    yield path, "layers of lam_rel", sorted(whitening.lam_rel), sorted(map(str, layers))
 
     yield from _states(paths, settings)
     path = paths.iss_file("seed_stability")
@@ -81,17 +78,25 @@ def _differences(paths: ModelPaths, settings: Settings, corpus_sha256: str) -> I
         yield paths.iss_file("corpus_convergence"), f"layer {layer}: n", found, estimator.corpus_sizes
         rungs = [row for row in actions if row.layer == layer]
         yield from _climbed(paths.iss_file("actions"), of_layer, rungs, settings)
-        for row in rungs:
-            if row.chosen:
-                yield from _factors(paths, row, settings, corpus_sha256)
+    frozen = {str(layer): chosen_layer(actions, layer, settings) for layer in layers}
+    for factors in reported_factors(paths, frozen, settings, corpus_sha256, attempts=actions):
+        for name in FACTOR_FILES:
+            if not (factors.folder / name).is_file():
+                raise InputError(f"{factors.folder / name}: is missing; {MEND}")
+        content = read_json(factors.folder / METADATA)
+        for field, value in factors.expected.items():
+            yield factors.folder / METADATA, field, content.get(field) if isinstance(content, dict) else None, value
+
+
+def chosen_layer(actions: Sequence[ActionValidation], layer: int, settings: Settings) -> FrozenLayer:
+    """What is frozen of a layer: the attempt that stage B chose, and the sketch seeds reported by the rule (9)."""
+    chosen = next((row for row in actions if row.layer == layer and row.chosen), None)
+    rule = PREREGISTERED if chosen is None else reporting(_number(chosen.iss_seed_deviation), settings.validation)
+    return frozen_layer(chosen, rule, settings.estimator.sketch_seeds)
 
 
 def _states(paths: ModelPaths, settings: Settings) -> Iterator[Difference]:
     """As many calibration states of every layer as the settings have prompts."""
-    from safetensors import SafetensorError, safe_open
-
-    from sparse_control.stages.calibration import calibration_queries
-
     path, n_prompts = paths.states("calibration"), len(calibration_queries(settings))
     try:
         with safe_open(path, framework="numpy") as content:
@@ -103,7 +108,7 @@ def _states(paths: ModelPaths, settings: Settings) -> Iterator[Difference]:
 
 
 def _compared(paths: ModelPaths, settings: Settings) -> Iterator[Difference]:
-    """Every candidate of the window stands in the comparison with the references."""
+    """Every candidate of the window is in the comparison with the references."""
     path, comparison = paths.iss_file("comparison"), read_iss_file(paths, "comparison")
     estimator = settings.estimator
     yield path, "corpus_size", comparison.corpus_size, estimator.corpus_sizes[-1]
@@ -128,12 +133,14 @@ def _climbed(
     converged = [Convergence(row.n, row.cosine_to_2n, row.relative_error_to_2n, row.iss_difference) for row in sizes]
     start = starting_size(converged, settings.validation)
     attempts = climb(settings.estimator, settings.validation, start, stored)
-    layer, product_of = rows[0].layer, "exact_reference" if settings.estimator.reference else "jvp"
+    layer, product_of = sizes[0].layer, "exact_reference" if settings.estimator.reference else "jvp"
     yield path, f"layer {layer}: direct_action", sorted({row.direct_action for row in rows}), [product_of]
     rungs = [attempt.rung for attempt in attempts]
     expected = [(rung.rank, rung.oversampling, rung.power_iterations, rung.corpus_size) for rung in rungs]
     yield path, f"layer {layer}: {SETTING}", [_setting(row) for row in rows], expected
-    yield path, f"layer {layer}: passed", [row.passed for row in rows], [not attempt.failed for attempt in attempts]
+    passed = [not attempt.failed for attempt in attempts]
+    yield path, f"layer {layer}: passed", [row.passed for row in rows], passed
+    yield path, f"layer {layer}: chosen", [row.chosen for row in rows], passed
 
 
 def _setting(row: ActionValidation) -> tuple[int, ...]:
@@ -142,29 +149,3 @@ def _setting(row: ActionValidation) -> tuple[int, ...]:
 
 def _number(value: float | None) -> float:
     return math.nan if value is None else value
-
-
-def _factors(paths: ModelPaths, row: ActionValidation, settings: Settings, corpus_sha256: str) -> Iterator[Difference]:
-    rule = reporting(_number(row.iss_seed_deviation), settings.validation)
-    seeds = settings.estimator.sketch_seeds
-    expected = {
-        "model": paths.model,
-        "layer": row.layer,
-        "rank": row.k,
-        "oversampling": row.oversampling,
-        "power_iterations": row.power_iterations,
-        "calibration_corpus_size": row.corpus_size,
-        "calibration_sequence_length": settings.corpus.sequence_length,
-        "corpus_sha256": corpus_sha256,
-        "probe": settings.estimator.probe,
-        "dtype": settings.dtype,
-        "null": settings.null,
-        "reporting": rule,
-    }
-    for index, seed in enumerate(seeds[:1] if rule == PREREGISTERED else seeds):
-        folder = paths.factors(row.layer, seed if index else None)
-        for name in FACTOR_FILES:
-            _there(folder / name)
-        content = read_json(folder / "metadata.json")
-        for field, value in (expected | {"random_seed": seed}).items():
-            yield folder / "metadata.json", field, content.get(field) if isinstance(content, dict) else None, value

@@ -1,0 +1,32 @@
+"""`record`: what `make record` and dvc.yaml write for DVC, from the committed measurements."""
+
+import click
+
+from sparse_control.project import project_folder
+
+
+@click.group(hidden=True)
+def record() -> None:
+    """Files that DVC reads, written from the committed measurements."""
+
+
+@record.command("curves")
+def record_curves() -> None:
+    """What `dvc plots` draws."""
+    from sparse_control.figures.curves import write_curves
+    from sparse_control.records.lock import root_lock
+    from sparse_control.records.paths import committed_root
+
+    root = committed_root(project_folder())
+    with root_lock(root):
+        for path in write_curves(root):
+            click.echo(path)
+
+
+@record.command("store")
+def record_store() -> None:
+    """Print what measurements/store.dvc must be for what was measured."""
+    from sparse_control.records.paths import committed_root
+    from sparse_control.records.store import store_text
+
+    click.echo(store_text(committed_root(project_folder())), nl=False)
