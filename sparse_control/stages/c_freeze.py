@@ -37,7 +37,7 @@ def run(*, corpus: Path, root: Path, settings: Settings) -> Receipt:
     paths = paths_of(root, settings)
     manifest = choices(paths, settings, windows.sha256) | {"code_sha256": stages_code_sha256(), "files": {}}
     freeze = FreezeManifest.model_validate(manifest)
-    load_reported_factors(paths, freeze)
+    load_reported_factors(paths, freeze, {"identity": freeze.identity})
     for name, content in freeze_configs(freeze).items():
         write_text(paths.config(name), yaml.safe_dump(content, sort_keys=False))
     files = frozen_files(paths, freeze.layers, reference=settings.estimator.reference)
@@ -70,12 +70,12 @@ def choices(paths: ModelPaths, settings: Settings, corpus_sha256: str) -> dict[s
 
 
 def load_reported_factors(
-    paths: ModelPaths, freeze: FreezeManifest, measured_on: Mapping[str, Any] | None = None
+    paths: ModelPaths, freeze: FreezeManifest, measured_on: Mapping[str, Any]
 ) -> dict[int, list[Factors]]:
     """The factors of every reported sketch seed by layer, none of an unresolved one.
 
     Args:
-        measured_on: provenance of the model that they must be of; None where it is not loaded.
+        measured_on: provenance of the model that they must be of, or what is known of one that is not loaded.
 
     Raises:
         InputError: factors of another model, layer, corpus or setting than is frozen, or of another shape.
