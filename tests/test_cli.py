@@ -1,6 +1,7 @@
 """The command line: exit codes, one-line errors, what stays unloaded, and files it must not touch."""
 
 import errno
+import importlib.util
 import json
 import os
 import re
@@ -17,6 +18,7 @@ from sparse_control import cli
 from sparse_control.commands import doctor, entry, extras, measure
 from sparse_control.errors import InputError
 from sparse_control.records.paths import ModelPaths
+from sparse_control.settings import load_settings
 from tests.support.measured_root import build_root
 
 PROJECT = Path(__file__).parent.parent
@@ -358,17 +360,16 @@ def test_models_are_known_without_torch():
 
 @pytest.fixture
 def given_flow(monkeypatch):
-    """Put a function in place of every flow, and of what runs it; the model's name is not looked up."""
+    """Put a function in place of every flow, of what checks its parameters, which it is given, and of what runs it."""
 
     def put(flow):
         class Module:
-            run_in_process = staticmethod(lambda flow, parameters: flow(**parameters))
-            checked_run = staticmethod(lambda *parameters: None)
+            run_as_flow = staticmethod(lambda name, function, parameters: function(**parameters))
+            checked_run = staticmethod(lambda name, **parameters: parameters)
 
             def __getattr__(self, name):
                 return flow
 
-        monkeypatch.setattr(measure, "check_model", lambda preset, model: None)
         monkeypatch.setattr(measure, "import_module", lambda name: Module())
 
     return put
@@ -393,11 +394,14 @@ def test_a_failing_run(run, given_flow, raised, code, message):
 @pytest.mark.parametrize("command", ["official-iss", "six-axis"])
 def test_wrong_parameters_start_no_server(run, monkeypatch, tmp_path, command):
     in_process = pytest.importorskip("flows.in_process")
-    monkeypatch.setattr(in_process, "run_in_process", lambda *_: pytest.fail("started"))
+    for name in ("run_in_process", "run_as_flow"):
+        monkeypatch.setattr(in_process, name, lambda *_: pytest.fail("started"))
     (tmp_path / "file").write_text("")
     where = ["--model", "owner/model"]
     refused(run("run", command, *where, "--root", tmp_path / "root", "--dask", "nowhere"), "dask nowhere: is neither")
     refused(run("run", command, *where, "--root", tmp_path / "file" / "below"), "cannot be made")
+    if command == "official-iss":
+        refused(run("run", command, *where, "--accept-code", " "), "accept_code: is empty; say why")
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
@@ -409,23 +413,24 @@ FLOWS = ("official-iss", *EXPERIMENTS, "nulls", "alternatives", "six-axis")
 def test_a_run_hands_its_options_on(run, given_flow, tmp_path, command):
     seen = {}
 
-    def flow(**arguments):
-        seen.update(arguments)
+    def flow(run, **more):
+        seen.update(run | more)
         steps = [{"step": "A", "skipped": True, "files": {"x": "y"}}, {"step": "B", "skipped": False, "files": {}}]
         return {"flow": command, "model": "m", "preset": "paper", "root": "r", "steps": steps}
 
     given_flow(flow)
     options = ["--preset", "paper", "--model", "m", "--root", tmp_path]
     code, out, _ = run("run", command, *options)
-    expected = {"preset": "paper", "model": "m", "root": str(tmp_path)}
-    assert code == 0 and seen == expected
+    expected = {"preset": "paper", "model": "m", "root": str(tmp_path), "dask": None, "wait": False}
+    more = {"narrowed", "mmlu", "xstest"} if command == "six-axis" else {"accept_code"}
+    assert code == 0 and {name: value for name, value in seen.items() if name not in more} == expected
     assert out.splitlines() == ["A: unchanged, 1 files", "B: measured, 0 files", f"{command}: m at preset paper in r"]
 
-    assert run("run", command, *options, "--dask", "local:2")[0] == 0 and seen == expected | {"dask": "local:2"}
+    assert run("run", command, *options, "--dask", "local:2", "--wait")[0] == 0
+    assert seen["dask"] == "local:2" and seen["wait"] is True
     accepted = run("run", command, *options, "--accept-code", "a comment was mended")
     if command in ("official-iss", "experiment-d"):
         assert accepted[0] == 0 and seen["accept_code"] == "a comment was mended"
-        refused(run("run", command, *options, "--accept-code", " "), "--accept-code: say why")
     else:
         assert accepted[0] == 2 and "No such option" in accepted[2]
 
@@ -433,8 +438,8 @@ def test_a_run_hands_its_options_on(run, given_flow, tmp_path, command):
 def test_six_axis_hands_on_what_is_asked_for(run, given_flow, tmp_path):
     seen = {}
 
-    def flow(**arguments):
-        seen.update(arguments)
+    def flow(run, **more):
+        seen.update(run | more)
         return {"flow": "six-axis", "model": "m", "preset": "smoke", "root": "r", "steps": []}
 
     given_flow(flow)
@@ -443,10 +448,12 @@ def test_six_axis_hands_on_what_is_asked_for(run, given_flow, tmp_path):
     options += ["--seed", 5]
     files = ["--mmlu", tmp_path, "--xstest", tmp_path / "xstest.csv", "--wait"]
     assert run("run", "six-axis", "--root", tmp_path, *options, *files)[0] == 0
+    asked = seen.pop("narrowed")(load_settings(PROJECT / "params.yaml")).protocol
+    assert (asked.tasks, asked.selectors, asked.conditions) == (["ioi", "refusal"], ["top_k"], ["F"])
+    assert asked.seeds_of("ioi") == [0, 5]
     assert seen == {
-        "preset": "smoke", "model": None, "root": str(tmp_path), "wait": True, "tasks": ["ioi", "refusal"],
-        "selectors": ["top_k"], "conditions": ["F"], "seeds": [0, 5], "mmlu": str(tmp_path),
-        "xstest": str(tmp_path / "xstest.csv"),
+        "preset": "smoke", "model": None, "root": str(tmp_path), "dask": None, "wait": True, "mmlu": tmp_path,
+        "xstest": tmp_path / "xstest.csv",
     }  # fmt: skip
 
 
@@ -470,7 +477,8 @@ def test_six_axis_hands_on_what_is_asked_for(run, given_flow, tmp_path):
 )
 @pytest.mark.parametrize("dry", [[], ["--dry-run"]])
 def test_six_axis_refuses_before_anything_is_loaded(run, monkeypatch, tmp_path, options, words, dry):
-    monkeypatch.setattr(measure, "import_module", None)
+    if in_process := importlib.util.find_spec("prefect") and importlib.import_module("flows.in_process"):
+        monkeypatch.setattr(in_process, "run_as_flow", None)
     monkeypatch.setattr("sparse_control.commands.dry_run.plan_lines", None)
     code, out, err = run("run", "six-axis", "--root", tmp_path, *options, *dry)
     assert code == 2 and out == "" and all(word in err for word in words)

@@ -158,9 +158,11 @@ def run_six_axis(
     which = {"tasks": tasks, "selectors": selectors, "conditions": conditions, "seeds": seeds}
     if dry_run:
         from sparse_control.commands.dry_run import plan_lines
+        from sparse_control.models.locate import check_model_name
         from sparse_control.settings import load_settings
 
         settings = restricted(load_settings(project_folder() / "params.yaml", preset, model), **which)
+        check_model_name(settings.model)
         click.echo("\n".join(plan_lines(settings, mmlu, xstest)))
         return
     where = {"preset": preset, "model": model, "root": root, "dask": dask, "wait": wait}

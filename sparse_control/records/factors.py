@@ -2,8 +2,8 @@
 
 The one statement of it (source document, 6.4, 9, 14, 15), for all who ask:
 
-    stage C         `frozen_layer` of each chosen attempt, and `frozen_files` to hash
-    flows.standing  `reported_factors` with the settings that are to be frozen, each one's `check()`
+    stage C         `frozen_layer` of each chosen attempt, `reported_factors` with the settings that are to be frozen,
+                    each one's `check()`, and `frozen_files` to hash
     stage D         `check_hashes`, then `reported_factors` with the attempts and the model that was loaded, each one's
                     `check()` before the first state
     verify          the same, of the saved files

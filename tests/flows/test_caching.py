@@ -27,8 +27,7 @@ BODIES: list[str] = []
 def _write(name, root, value):
     BODIES.append(name)
     path = Path(root) / f"{name}.txt"
-    if not (path.exists() and path.read_text().startswith("tampered")):  # as a stage that resumes from its own file
-        path.write_text(str(value))
+    path.write_text(str(value))
     return Receipt.of(Path(root), [path]).as_json()
 
 
@@ -251,3 +250,26 @@ def test_a_result_that_is_no_receipt_counts_for_nothing(plant, tmp_path, result)
     record = json.loads(path.read_text())
     path.write_text(json.dumps(record | {"result": result}))
     assert standing_receipt(first, below=tmp_path, arguments={"root": str(tmp_path), "value": 1}) is None
+
+
+@task(name="shared", cache_key_fn=content_key("shared", schema=1, modules=MODULES), persist_result=True,
+      result_serializer="json")  # fmt: skip
+def shared(root: str, values: list[int]) -> dict[str, str]:
+    """As a file of records: what other runs put there stays."""
+    path = Path(root) / "records.txt"
+    kept = set(path.read_text().split()) if path.exists() else set()
+    path.write_text(" ".join(sorted({*kept, *map(str, values)})))
+    return Receipt.of(Path(root), [path]).as_json()
+
+
+@flow(name="sharing", persist_result=False)
+def sharing(root: str, values: list[int]) -> None:
+    with ThreadPoolTaskRunner(max_workers=1) as runner:
+        Progress("sharing", runner).run([Step(shared, "shared", {"root": root, "values": values})], below=Path(root))
+
+
+@pytest.mark.slow
+def test_a_file_that_several_keys_share_loses_nothing(root):
+    for values in ([0], [0, 1], [0]):
+        sharing(str(root), values)
+    assert (root / "records.txt").read_text() == "0 1"

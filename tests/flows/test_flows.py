@@ -7,8 +7,8 @@ import pytest
 import yaml
 
 from flows.cluster import check_dask, task_runner
-from flows.common import checked_root, checked_settings
 from flows.official_iss import official_iss
+from flows.parameters import USES, checked_run, checked_settings, made_root
 from flows.reproduce import reproduce
 from flows.six_axis import six_axis
 from sparse_control.errors import InputError, NotAvailable
@@ -34,13 +34,92 @@ def test_settings_are_checked_before_any_work(flow, tmp_path):
     assert not (tmp_path / "root").exists()
 
 
-def test_ranks_and_layers_are_held_against_a_registered_model(tmp_path, monkeypatch):
-    content = yaml.safe_load((PROJECT / "params.yaml").read_text())
-    content["iss"]["layers"].append(30)
-    (tmp_path / "params.yaml").write_text(yaml.safe_dump(content))
-    monkeypatch.setattr("flows.common.project_folder", lambda: tmp_path)
-    with pytest.raises(InputError, match="iss.layers: 30 is not a source layer of smollm2-135m-instruct"):
-        checked_settings("smoke", None)
+@pytest.fixture
+def params(tmp_path, monkeypatch):
+    """The flows read a copy of params.yaml with some fields changed."""
+
+    def change(**sections):
+        content = yaml.safe_load((PROJECT / "params.yaml").read_text())
+        for name, values in sections.items():
+            content[name] |= values
+        (tmp_path / "params.yaml").write_text(yaml.safe_dump(content))
+
+    monkeypatch.setattr("flows.parameters.project_folder", lambda: tmp_path)
+    return change
+
+
+@pytest.mark.parametrize(
+    ("section", "values", "flow", "message"),
+    [
+        ("iss", {"layers": [0.2, 30]}, "official-iss", "iss.layers: 30 is not a source layer of smollm2-135m-instruct"),
+        ("alternatives", {"layers": [30]}, "alternatives", "alternatives.layers: 30 is not a source layer"),
+        ("nulls", {"layers": [30]}, "nulls", "nulls.layers: 30 is not a source layer"),
+        ("estimator", {"ranks": [576]}, "experiment-a", "estimator.ranks: none is below the width 576"),
+        ("alternatives", {"ranks": [1024]}, "alternatives", "alternatives.ranks: none is below the width 576"),
+    ],
+)
+def test_sections_in_use_are_held_against_the_model_and_others_are_not(params, section, values, flow, message):
+    params(**{section: values})
+    for name, uses in USES.items():
+        if section in uses:
+            with pytest.raises(InputError, match=message):
+                checked_settings("smoke", None, uses)
+        else:
+            checked_settings("smoke", None, uses)
+    assert section in USES[flow]
+
+
+@pytest.mark.parametrize(
+    ("section", "values", "message"),
+    [
+        ("iss", {"benchmark_relations": 99}, "more is asked for than the benchmark has.* relations: 99 asked"),
+        ("iss", {"calibration_relations": 99}, "more is asked for than the calibration has.* relations: 99 asked"),
+        ("iss", {"facts_per_relation": 999}, "facts_per_relation: 999 asked, there are"),
+        ("iss", {"families": 9}, "families: 9 asked, there are 5"),
+        ("iss", {"templates": 9}, "templates: 9 asked, there are"),
+        (
+            "validation",
+            {"activations": 513},
+            "validation.activations: 513 asked for, there are 512 calibration prompts",
+        ),
+    ],
+)
+def test_more_than_the_data_has_is_refused_before_any_work(params, tmp_path, section, values, message):
+    params(**{section: values})
+    for flow in USES.keys() - {"six-axis"}:
+        with pytest.raises(InputError, match=message) as caught:
+            checked_run(flow, "smoke", None, str(tmp_path / "root"))
+        assert "\n" not in str(caught.value)
+    assert not (tmp_path / "root").exists()
+    checked_run("six-axis", "smoke", None, str(tmp_path / "root"))
+
+
+@pytest.mark.parametrize(
+    "label",
+    [
+        "a b",
+        "a'b",
+        'a"b',
+        "a:b",
+        "a#b",
+        "a{b}",
+        "a,b",
+        "-a",
+        ".a",
+        "a.",
+        "$(a)",
+        "a;b",
+        "a*",
+        "a" * 101,
+        "code",
+        "Paper",
+    ],
+)
+def test_a_model_that_no_manifest_or_graph_can_name_is_refused_before_any_work(tmp_path, label):
+    (tmp_path / label).mkdir()
+    with pytest.raises(InputError, match="rename it"):
+        official_iss.fn(model=str(tmp_path / label), root=str(tmp_path / "root"))
+    assert not (tmp_path / "root").exists()
 
 
 @pytest.mark.parametrize("place", [(), ("presets", "smoke")])
@@ -51,7 +130,7 @@ def test_a_null_is_never_measured_as_official(tmp_path, monkeypatch, place):
         section = section[name]
     section["null"] = "shuffled_tokens"
     (tmp_path / "params.yaml").write_text(yaml.safe_dump(content))
-    monkeypatch.setattr("flows.common.project_folder", lambda: tmp_path)
+    monkeypatch.setattr("flows.parameters.project_folder", lambda: tmp_path)
     with pytest.raises(InputError, match="params.yaml: null: shuffled_tokens: is no setting of the file"):
         official_iss.fn(root=str(tmp_path / "root"))
     assert not (tmp_path / "root").exists()
@@ -60,7 +139,7 @@ def test_a_null_is_never_measured_as_official(tmp_path, monkeypatch, place):
 def test_a_root_that_cannot_be_made_is_one_line(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="cannot be made .* choose another --root"):
-        checked_root(str(tmp_path / "file" / "below"))
+        made_root(tmp_path / "file" / "below")
 
 
 def test_reproducing_a_folder_that_is_not_there_is_one_line(tmp_path):

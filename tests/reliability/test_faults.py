@@ -91,10 +91,10 @@ def test_a_read_only_folder_is_one_line(launcher, tmp_path, begun, faults):
 
 @pytest.mark.parametrize("root", ["/proc/sparse_control", "/dev/null/sparse_control"])
 def test_a_folder_that_cannot_be_made_is_one_line(root):
-    from flows.common import checked_root
+    from flows.parameters import made_root
 
     with pytest.raises(InputError, match="cannot be made"):
-        checked_root(root)
+        made_root(Path(root))
 
 
 # --- unfinished work ------------------------------------------------------------------------------------------------

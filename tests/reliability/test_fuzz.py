@@ -310,7 +310,9 @@ def test_corpus_windows_with_their_hash(tmp_path, watch, faults):
     content = read_json(metadata)
 
     def read() -> None:
-        metadata.write_text(json.dumps(content | {"windows_sha256": sha256_file(path)}))  # as one who changes both would
+        metadata.write_text(
+            json.dumps(content | {"windows_sha256": sha256_file(path)})
+        )  # as one who changes both would
         watch.seen.clear()
         load_corpus(tmp_path)
 
@@ -326,28 +328,15 @@ def test_corpus_metadata(tmp_path, watch, faults):
 
 
 def test_freeze_manifest(tmp_path, watch, faults):
-    from sparse_control.records.paths import ModelPaths, stages_code_sha256
-    from sparse_control.stages.c_freeze import load_manifest
+    from sparse_control.records.base import read_record
+    from sparse_control.records.jacobian_iss.freeze import FreezeManifest
+    from tests.support.measured_iss import iss_files
 
-    tree = ModelPaths(tmp_path, "small")
-    config = tree.config("layer_windows")
-    config.parent.mkdir(parents=True)
-    config.write_text("a: 1\n")
-    content = {
-        "schema": "freeze/1",
-        "model": "small",
-        "settings": {"iss": {"layers": [0, 2]}},
-        "corpus_sha256": "0" * 64,
-        "calibration_states_sha256": "0" * 64,
-        "layers": {"0": {"status": "validated", "seeds": [0, 1], "k": 4}, "2": {"status": "unresolved"}},
-        "lam_rel": {"0": {"iss": 0.1, "raw": 0.1}, "2": {"iss": 0.1, "raw": 0.1}},
-        "code_sha256": stages_code_sha256(),
-        "files": {"configs/layer_windows.yaml": sha256_file(config)},
-    }
-    write_json(tree.manifest, content)
-    load_manifest(tree)
-    change, read = partial(changed_json, content), partial(load_manifest, tree)
-    trial(tree.manifest, change, read, watch, faults, "freeze manifest")
+    path, content = tmp_path / "freeze_manifest.json", iss_files()["freeze_manifest.json"]
+    write_json(path, content)
+    read = partial(read_record, FreezeManifest, path)
+    assert read().layers
+    trial(path, partial(changed_json, content), read, watch, faults, "freeze manifest")
 
 
 def test_manifest(tmp_path, watch, faults):
@@ -368,7 +357,8 @@ def test_unfinished_work(tmp_path, watch, faults):
 
     from sparse_control.stages.checkpoint import Checkpoint
 
-    checkpoint = Checkpoint(tmp_path / "sum", {"model": "a"}, every=60)
+    layout = {"total": ((2, 3), torch.float64), "next": ((), torch.int64)}
+    checkpoint = Checkpoint(tmp_path / "sum", {"model": "a"}, layout, every=60)
     checkpoint.save({"total": torch.ones(2, 3, dtype=torch.float64), "next": torch.tensor(3)})
     good = checkpoint.path.read_bytes()
     trial(checkpoint.path, lambda draw: changed_bytes(good, draw), checkpoint.load, watch, faults, "checkpoints")
