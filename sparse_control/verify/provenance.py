@@ -82,7 +82,7 @@ def _iss_code(study: Study) -> Iterator[Check]:
     iss, name = study.iss, f"provenance {study.name} code"
     measured = {iss.freeze.code_sha256} if iss.freeze else set()
     measured |= {record.provenance.code_sha256 for record in (iss.summary, iss.raw) if record}
-    yield from _code(study.paths.root, name, STAGES, measured)
+    yield from _code(study.paths.root, name, tuple(STAGES.values()), measured)
     if iss.summary and (reason := iss.summary.provenance.accepted_code):
         yield Check(name, "warn", f"measured by other code than the frozen one, because: {reason}")
 

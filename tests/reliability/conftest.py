@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from sparse_control.files import sha256_file
 from sparse_control.project import project_folder
 from sparse_control.settings import CorpusSettings
 from tests.support.corpus import windows, write_corpus

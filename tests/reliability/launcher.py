@@ -21,16 +21,16 @@ from typing import Any
 
 import prefect.filesystems
 
-import flows.common
 import flows.experiments
 import flows.official_iss
+import flows.parameters
 import flows.six_axis
 from flows.in_process import run_in_process
 from sparse_control.code_hash import closure_hashes
 from sparse_control.errors import InputError
 from sparse_control.protocol import study
+from sparse_control.records.paths import STAGES
 from sparse_control.stages import a_reference, b_validate, c_freeze, d_official
-from tasks.official_iss import STAGES
 from tasks.six_axis import STUDY
 
 FLOWS = {"official_iss": flows.official_iss.official_iss, "six_axis": flows.six_axis.six_axis}
@@ -181,7 +181,7 @@ def _noting(note: Callable[[str], None], piece: Callable[..., str], function: Ca
 
 def run(folder: Path, command: dict[str, Any]) -> int:
     """One flow, in this process; its exit code as the command line has it."""
-    flows.common.project_folder = lambda: folder
+    flows.parameters.project_folder = lambda: folder
     os.environ["SPARSE_CONTROL_CACHE"] = str(folder / "cache")
     root = Path(command["root"])
     if "full_after" in command:
@@ -225,7 +225,7 @@ def forked(folder: Path, command: dict[str, Any]) -> dict[str, Any]:
 def main() -> None:
     folder = Path(sys.argv[1])
     corpus = ("sparse_control.corpus", "sparse_control.wikitext")
-    for modules in (STAGES, *((stage,) for stage in STAGES), (STUDY,), corpus):
+    for modules in (tuple(STAGES.values()), *((stage,) for stage in STAGES.values()), (STUDY,), corpus):
         closure_hashes(*modules)  # read once, so that an edit during the tests is no other version
     for line in sys.stdin:
         print(json.dumps(forked(folder, json.loads(line))), flush=True)

@@ -9,12 +9,12 @@ from pathlib import Path
 def main() -> None:
     folder, flow, parameters = Path(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3])
     os.environ["SPARSE_CONTROL_CACHE"] = str(folder / "cache")
-    import flows.common
+    import flows.parameters
     from flows.in_process import run_in_process
     from flows.official_iss import official_iss
     from flows.six_axis import six_axis
 
-    flows.common.project_folder = lambda: folder
+    flows.parameters.project_folder = lambda: folder
     run_in_process({"official_iss": official_iss, "six_axis": six_axis}[flow], {"preset": "tiny", **parameters})
 
 
