@@ -1,5 +1,6 @@
 """Numbers of stages A and B that follow from other saved ones, each computed again (source document of ISS, 5 to 9)."""
 
+import statistics
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -15,9 +16,10 @@ ACTIONS, RANKS, SEEDS, COMPARISON, ALTERNATIVES = (
 
 def broken_validation(iss: IssRecords) -> Iterator[Finding]:
     """Every number of the validation files that is not what the numbers it follows from give."""
-    if not iss.actions:  # the width is known from them
+    widths = [round(row.k / row.k_over_d) for row in iss.actions if row.k_over_d > 0]
+    if not widths:
         return
-    width = round(iss.actions[0].k / iss.actions[0].k_over_d)
+    width = statistics.mode(widths)
     yield from _columns(iss, width)
     yield from _ranks(iss)
     if iss.comparison:

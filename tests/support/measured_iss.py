@@ -28,9 +28,12 @@ SETTING = {"oversampling": 32, "power_iterations": 0, "corpus_size": 32}
 FACTS = [(relation, f"{relation}/{number}") for relation in RELATIONS for number in range(3)]
 
 
-def iss_files(model="toy-model", *, null="none", layers=LAYERS, rank=64):
-    """Relative path below jacobian_iss/ -> a JSON value, or a list of rows for JSON lines."""
-    return _validation(model, layers, rank) | _freeze(model, null, layers, rank) | _results(model, null, layers)
+def iss_files(model="toy-model", *, null="none", layers=LAYERS, rank=64, shift=0.0):
+    """Relative path below jacobian_iss/ -> a JSON value, or a list of rows for JSON lines.
+
+    With `shift` ISS is other than its S+ and S- give, and whatever is computed of ISS follows it.
+    """
+    return _validation(model, layers, rank) | _freeze(model, null, layers, rank) | _results(model, null, layers, shift)
 
 
 # --- validation -----------------------------------------------------------------------------------------------------
@@ -213,7 +216,7 @@ def _freeze(model, null, layers, rank):
 # --- results --------------------------------------------------------------------------------------------------------
 
 
-def _results(model, null, layers):
+def _results(model, null, layers, shift):
     random = np.random.default_rng(["none", "shuffled_tokens", "redrawn_weights"].index(null))
     window = [layer for layer, status in layers.items() if status == "validated"]
     by_metric = {"ISS": window, "Raw-ISS": list(layers)}
@@ -223,6 +226,8 @@ def _results(model, null, layers):
         for layer in layers
         for _, fact in FACTS
     }
+    for score in scores.values():  # for tests alone: ISS other than S+ and S- give
+        score["iss"] += shift
     values = {key: score["iss"] for key, score in scores.items()}
     fact_layers = [
         {"model": model, "layer": layer, "fact": fact, "relation": relation, "metric": metric, "reason": None}

@@ -10,7 +10,7 @@ from sparse_control.files import sha256_file, write_json, write_text
 from sparse_control.records import manifest
 from sparse_control.records.factors import freeze_configs, frozen_files, reported_factors
 from sparse_control.records.jacobian_iss import read_iss_file
-from sparse_control.records.jacobian_iss.freeze import content_sha256
+from sparse_control.records.jacobian_iss.freeze import FreezeManifest, content_sha256
 from sparse_control.records.paths import ModelPaths, model_folders
 from sparse_control.records.six_axis import measurement_files, sealed
 from sparse_control.tables.render import reproduce
@@ -171,9 +171,9 @@ def write_iss(paths: ModelPaths, files):
 
 def refreeze(paths: ModelPaths):
     """Renew every hash in the freeze manifest, and its own; absent factors have a made-up one."""
-    freeze = read_iss_file(paths, "freeze")
-    names = frozen_files(paths, freeze.layers, reference=freeze.settings.estimator.reference)
     content = json.loads(paths.manifest.read_text())
+    freeze = FreezeManifest.model_validate(content | {"content_sha256": None})
+    names = frozen_files(paths, freeze.layers, reference=freeze.settings.estimator.reference)
     content["files"] = {
         path.relative_to(paths.base).as_posix(): sha256_file(path) if path.is_file() else "d" * 64 for path in names
     }
