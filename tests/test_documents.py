@@ -4,6 +4,7 @@ import re
 import shlex
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import click
@@ -116,18 +117,25 @@ def test_extras_exist():
     assert told and {(name, extra) for name, extra in told if extra not in extras} == set()
 
 
+@cache
+def file_names() -> set[str]:
+    """Names of the project's files, wherever they are."""
+    top = ("sparse_control", "flows", "tasks", "tests", "measurements", "paper", "docs", "examples", "benchmarks")
+    return {path.name for folder in top for path in (PROJECT / folder).rglob("*")}
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=ids)
 def test_files_exist(document):
-    """Paths in links and in inline code; {braces} and WORDS in capitals stand for any name."""
+    """Paths in links and inline code; {braces} and WORDS in capitals stand for any name, a bare name for any file."""
     missing = []
     links = [target for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", text_of(document)) if "://" not in target]
+    folders = (PROJECT, document.parent, PROJECT / "sparse_control", PROJECT / "measurements")
     for code in [*links, *inline(document)]:
         whole = code.rstrip("/")
-        if not PATH.fullmatch(code) or code.startswith(BUILT) or code.startswith("/"):
+        if not PATH.fullmatch(code) or code.startswith((*BUILT, "/")) or whole in file_names():
             continue
-        pattern = re.sub(r"\{[^}]*\}|\b[A-Z][A-Z_]*(?:--)?\b(?!\.\w*[a-z])", "*", whole)
-        folders = (PROJECT, document.parent, PROJECT / "sparse_control", PROJECT / "measurements")
-        if not any(next(folder.glob(pattern), None) for folder in folders):
+        patterns = (whole, re.sub(r"\{[^}]*\}|\b[A-Z][A-Z_]*\b", "*", whole))
+        if not any(next(folder.glob(pattern), None) for folder in folders for pattern in patterns):
             missing.append(code)
     assert not missing, missing
 
