@@ -14,6 +14,7 @@ import yaml
 from sparse_control.cli import cli
 
 PROJECT = Path(__file__).resolve().parents[1]
+MEASUREMENTS = PROJECT / "measurements"
 DOCUMENTS = sorted(
     path
     for pattern in ("*.md", "docs/**/*.md", "tests/*.md", "measurements/*.md", "examples/**/*.md", ".github/**/*.md")
@@ -77,7 +78,7 @@ def test_the_command_line_takes_it(document, words, monkeypatch):
     monkeypatch.chdir(PROJECT)
     try:
         cli.main(words, standalone_mode=False)
-    except click.MissingParameter as error:  # a command may be named in a sentence without its arguments
+    except (click.MissingParameter, click.exceptions.NoArgsIsHelpError) as error:  # named without its arguments
         assert len(words) <= 2, error
 
 
@@ -129,11 +130,12 @@ def test_files_exist(document):
     """Paths in links and inline code; {braces} and WORDS in capitals stand for any name, a bare name for any file."""
     missing = []
     links = [target for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", text_of(document)) if "://" not in target]
-    folders = (PROJECT, document.parent, PROJECT / "sparse_control", PROJECT / "measurements")
+    folders = (PROJECT, document.parent, PROJECT / "sparse_control", MEASUREMENTS, *MEASUREMENTS.iterdir())
     for code in [*links, *inline(document)]:
         whole = code.rstrip("/")
         if not PATH.fullmatch(code) or code.startswith((*BUILT, "/")) or whole in file_names():
             continue
+        whole = re.sub(r"^\.\.\./", "**/", whole)
         patterns = (whole, re.sub(r"\{[^}]*\}|\b[A-Z][A-Z_]*\b", "*", whole))
         if not any(next(folder.glob(pattern), None) for folder in folders for pattern in patterns):
             missing.append(code)
