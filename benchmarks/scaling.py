@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from benchmarks.common import counted_flops, prompts, random_config, random_model, report, timed
-from sparse_control.cost import Shape, exact_cost, qb_cost, shape_of, six_axis_cost, states_cost, weights_bytes
+from benchmarks.cost import Shape, exact_cost, qb_cost, shape_of, six_axis_cost, states_cost, weights_bytes
 from sparse_control.jacobian import corpus_operator, exact_jacobian, randomized_qb
 from sparse_control.jacobian.store import tensor_bytes
 from sparse_control.models import LanguageModel, load_model

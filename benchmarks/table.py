@@ -10,8 +10,8 @@ from typing import Any
 import click
 
 from benchmarks.common import RESULTS
+from benchmarks.cost import SHAPES, Shape, exact_cost, qb_cost, six_axis_cost, states_cost, weights_bytes
 from benchmarks.scaling import errors, flop_exponents, predicted
-from sparse_control.cost import SHAPES, Shape, exact_cost, qb_cost, six_axis_cost, states_cost, weights_bytes
 from sparse_control.files import write_text
 
 OUT = Path(__file__).parent.parent / "docs" / "scaling.md"
@@ -180,7 +180,7 @@ def main(out: Path) -> None:
     parts = [
         "# Cost and scaling",
         "",
-        "Written by `python -m benchmarks.table` from `benchmarks/results/` and `sparse_control/cost.py`.",
+        "Written by `python -m benchmarks.table` from `benchmarks/results/` and `benchmarks/cost.py`.",
         "",
         "## Figures and their limits",
         "",

@@ -222,7 +222,22 @@ def build_corpus(
 
     out = Path(out)
     files.write_json_lines(out / WINDOWS, windows)
-    metadata = {
+    metadata = _metadata(archive, out / WINDOWS, tokenizer_sha256, settings, counts, left_out)
+    metadata["ids"] = [window["id"] for window in windows]
+    files.write_json(out / METADATA, metadata)  # last: a folder that has it is complete
+    return metadata
+
+
+def _metadata(
+    archive: Path,
+    windows: Path,
+    tokenizer_sha256: str,
+    settings: CorpusSettings,
+    counts: dict[str, int],
+    left_out: list[str],
+) -> dict[str, Any]:
+    """corpus.json but for the ids of the windows."""
+    return {
         "schema": SCHEMA,
         "source": {
             "package": PACKAGE.requirement, "file": PACKAGE.file, "sha256": PACKAGE.sha256, "member": MEMBER,
@@ -234,11 +249,8 @@ def build_corpus(
         "stream": {"seed": settings.seed, "task": "corpus", "split": "jacobian", "purpose": "windows"},
         "counts": counts,
         "left_out": left_out,
-        "windows_sha256": files.sha256_file(out / WINDOWS),
-        "ids": [window["id"] for window in windows],
+        "windows_sha256": files.sha256_file(windows),
     }  # fmt: skip
-    files.write_json(out / METADATA, metadata)  # last: a folder that has it is complete
-    return metadata
 
 
 def _article_tokens(

@@ -5,7 +5,7 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 from benchmarks.common import counted_flops
-from sparse_control.cost import SHAPES, exact_cost, qb_cost, shape_of, six_axis_cost, states_cost, weights_bytes
+from benchmarks.cost import SHAPES, exact_cost, qb_cost, shape_of, six_axis_cost, states_cost, weights_bytes
 from sparse_control.jacobian import corpus_operator, exact_jacobian, randomized_qb
 from sparse_control.jacobian.store import tensor_bytes
 from sparse_control.models import LanguageModel

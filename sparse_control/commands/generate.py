@@ -26,8 +26,8 @@ SYSTEM = "You are a helpful assistant."
               help="System prompt of --chat.")  # fmt: skip
 @click.option(
     "--record", type=click.Path(path_type=Path), metavar="FILE",
-    help="Support and strengths of this six-axis record (measurements/MODEL/TASK.SELECTOR.CONDITION.jsonl); the "
-    "directions are the mean contrasts of its fitting split (F), computed anew.",
+    help="Support and strengths of this six-axis record (measurements/MODEL/six_axis/TASK.SELECTOR.CONDITION.jsonl); "
+    "the directions are the mean contrasts of its fitting split (F), computed anew.",
 )  # fmt: skip
 @click.option("--seed", type=click.IntRange(min=0), metavar="N", help="Which seed of the record; its first by default.")
 @click.option(
@@ -61,7 +61,7 @@ def generate(
 
     \b
     python -m sparse_control run generate --prompt "The film was" --dose -1 --dose 0 --dose 1 \\
-        --record measurements/smollm2-135m-instruct/sentiment.driver_omp.F.jsonl --seed 0
+        --record measurements/smollm2-135m-instruct/six_axis/sentiment.driver_omp.F.jsonl --seed 0
     """
     if (prompt is None) is (chat is None):
         raise InputError("give the text to go on with: either --prompt TEXT or --chat TEXT")

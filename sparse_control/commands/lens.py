@@ -137,9 +137,8 @@ def lens_score(
                f"{result['n_facts']} {facts} facts, preset {preset}")  # fmt: skip
     rows = [("layer", "state", "Lens-ISS", "Raw-ISS", "Raw-ISS at the lens' lam_rel", "lam_rel", "raw lam_rel")]
     for row in result["per_layer"]:
-        rows.append(
-            (str(row["layer"]), row["state"], *_columns(row), f"{row['lam_rel_lens']:.4f}", f"{row['lam_rel_raw']:.4f}")
-        )
+        penalties = _cell(row["lam_rel_lens"]), _cell(row["lam_rel_raw"])
+        rows.append((str(row["layer"]), row["state"], *_columns(row), *penalties))
     _print_table([*rows, ("mean", "", *_columns(result), "", "")])
     sweep = [("lam_rel", "Lens-ISS", "Raw-ISS")]
     sweep += [(f"{row['lam_rel']:g}", _cell(row["lens_iss"]), _cell(row["raw_iss"])) for row in result["sweep"]]

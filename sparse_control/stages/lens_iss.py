@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from torch import Tensor
 
 from sparse_control.corpus import Corpus
 from sparse_control.errors import InputError
@@ -17,11 +18,17 @@ from sparse_control.jacobian.lens import Lens, check_place, write_lens
 from sparse_control.jacobian.preflight import check_derivatives
 from sparse_control.models.language_model import LanguageModel
 from sparse_control.settings import Settings
+from sparse_control.stages.benchmark_scores import mean_or_none
 from sparse_control.stages.calibration import Labels
 from sparse_control.stages.queries import benchmark_queries, calibration_queries
 from sparse_control.stages.states import query_states
 
 NAME = "Lens-ISS (future_sum; not official ISS)"
+COLUMNS = {  # name -> whose states, at whose penalty
+    "lens_iss": ("lens", "lens"),
+    "raw_iss": ("raw", "raw"),
+    "raw_iss_matched_lam": ("raw", "lens"),
+}
 
 
 def fit_lens(
@@ -106,38 +113,17 @@ def lens_iss(
             f"lens: width {lens.width} and layers up to {max(lens.layers)} do not fit {lm.name} "
             f"(width {lm.width}, {lm.n_layers} layers); give the model it was fitted on"
         )
-    operators = {layer: lens.operator(layer) for layer in layers}
     calibration = calibration_queries(settings)
     queries = calibration if facts == "calibration" else benchmark_queries(settings)
     states_of = [layer + 1 for layer in layers]
     fitted = query_states(lm, calibration, states_of, "calibration states").states
     scored = fitted if facts == "calibration" else query_states(lm, queries, states_of, "benchmark states").states
+    own = Labels.of(calibration), Labels.of(queries)
+    found = [_layer_scores(lens, layer, *own, fitted[layer + 1], scored[layer + 1], settings) for layer in layers]
 
-    calibration_labels, labels = Labels.of(calibration), Labels.of(queries)
-    per_layer, columns, sweep = [], {"lens_iss": [], "raw_iss": [], "raw_iss_matched_lam": []}, {}
-    for layer in layers:
-        rows = {"lens": _transported(operators[layer], scored[layer + 1]), "raw": scored[layer + 1].double().numpy()}
-        lam_rel = {
-            "lens": _lam_rel(calibration_labels, _transported(operators[layer], fitted[layer + 1]), layer),
-            "raw": _lam_rel(calibration_labels, fitted[layer + 1].double().numpy(), layer),
-        }
-        found = {
-            name: labels.iss(rows[kind], lam_rel=lam_rel[of], width=lm.width).iss.to_numpy()
-            for name, kind, of in (
-                ("lens_iss", "lens", "lens"), ("raw_iss", "raw", "raw"), ("raw_iss_matched_lam", "raw", "lens"),
-            )
-        }  # fmt: skip
-        for name, values in found.items():
-            columns[name].append(values)
-        for value in settings.iss.lam_rel_sweep:
-            for kind in ("lens", "raw"):
-                table = labels.iss(rows[kind], lam_rel=value, width=lm.width)
-                sweep.setdefault((value, kind), []).append(table.iss.to_numpy())
-        means = {name: _mean(values) for name, values in found.items()}
-        penalties = {f"lam_rel_{kind}": value for kind, value in lam_rel.items()}
-        per_layer.append({"layer": layer, "state": f"h^{layer + 1}", **means, **penalties})
+    def over_layers(name: str | tuple[float, str]) -> np.ndarray:
+        return np.mean([scores[name] for scores, _ in found], axis=0)
 
-    totals = {name: _mean(np.mean(values, axis=0)) for name, values in columns.items()}
     return {
         "metric": NAME,
         "official": False,
@@ -145,29 +131,43 @@ def lens_iss(
         "model": lm.name,
         "n_prompts": lens.n_prompts,
         "facts": facts,
-        "n_facts": int(np.isfinite(np.mean(columns["lens_iss"], axis=0)).sum()),
+        "n_facts": int(np.isfinite(over_layers("lens_iss")).sum()),
         "layers": list(layers),
-        **totals,
-        "per_layer": per_layer,
+        **{name: mean_or_none(over_layers(name)) for name in COLUMNS},
+        "per_layer": [
+            {"layer": layer, "state": f"h^{layer + 1}"}
+            | {name: mean_or_none(scores[name]) for name in COLUMNS}
+            | {f"lam_rel_{kind}": value for kind, value in lam_rel.items()}
+            for layer, (scores, lam_rel) in zip(layers, found, strict=True)
+        ],
         "sweep": [
-            {"lam_rel": value} | {f"{kind}_iss": _mean(np.mean(sweep[value, kind], axis=0)) for kind in ("lens", "raw")}
+            {"lam_rel": value} | {f"{kind}_iss": mean_or_none(over_layers((value, kind))) for kind in ("lens", "raw")}
             for value in settings.iss.lam_rel_sweep
         ],
     }
 
 
-def _transported(operator, states) -> np.ndarray:
-    """(N, d) states carried to the final residual stream, float64."""
-    return operator.matmat(states.double().numpy().T).T
+def _layer_scores(
+    lens: Lens, layer: int, calibration: Labels, labels: Labels, fitted: Tensor, scored: Tensor, settings: Settings
+) -> tuple[dict[Any, np.ndarray], dict[str, float | None]]:
+    """ISS of every fact (F,) by column, and by penalty and kind of state; and the two penalties of the layer.
 
+    Args:
+        calibration, labels: of the rows of `fitted` and `scored`.
+        fitted, scored: states (N, d) at the layer's output, of the calibration set and of the facts that are scored.
+    """
+    operator = lens.operator(layer)
 
-def _lam_rel(labels: Labels, rows: np.ndarray, layer: int) -> float:
-    try:
-        return labels.lam_rel(rows)
-    except ValueError as error:
-        raise InputError(f"lens: layer {layer}: {error}") from error
+    def kinds(states: Tensor) -> dict[str, np.ndarray]:
+        raw = states.double().numpy()
+        return {"lens": operator.matmat(raw.T).T, "raw": raw}
 
+    lam_rel = {kind: calibration.lam_rel(rows) for kind, rows in kinds(fitted).items()}
+    rows, width = kinds(scored), lens.width
 
-def _mean(values: np.ndarray) -> float | None:
-    """Mean over the facts that are defined; None where none is."""
-    return float(np.nanmean(values)) if np.isfinite(values).any() else None
+    def iss(kind: str, value: float | None) -> np.ndarray:
+        return labels.iss(rows[kind], lam_rel=value, width=width).iss.to_numpy()
+
+    scores: dict[Any, np.ndarray] = {name: iss(kind, lam_rel[of]) for name, (kind, of) in COLUMNS.items()}
+    scores |= {(value, kind): iss(kind, value) for value in settings.iss.lam_rel_sweep for kind in ("lens", "raw")}
+    return scores, lam_rel

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from sparse_control.cost import SHAPES, exact_cost, qb_cost, six_axis_cost, weights_bytes
+from benchmarks.cost import SHAPES, exact_cost, qb_cost, six_axis_cost, weights_bytes
 
 TOKENS, BLOCK, COLUMNS = 128, 32, 288  # of a window; prompts of a unit; k + p at k = 256
 SPEED = 1e13  # flop/s
