@@ -27,7 +27,7 @@ def as_prompt(lm: LanguageModel, input_ids: Sequence[int] | Tensor, name: str) -
     """Token ids (T,) on the model's device.
 
     Raises:
-        ValueError: not one sequence of at least two ids of the model's vocabulary.
+        ValueError: not one sequence of at least two ids of the model's vocabulary, or one that is too long for it.
     """
     try:
         ids = torch.as_tensor(input_ids, device=lm.device)
@@ -35,9 +35,9 @@ def as_prompt(lm: LanguageModel, input_ids: Sequence[int] | Tensor, name: str) -
         raise ValueError(f"{name} must be a sequence of token ids, got {input_ids!r}; encode text first") from error
     if ids.ndim != 1 or len(ids) < 2 or ids.dtype not in TOKEN_DTYPES:
         raise ValueError(f"{name} must be token ids (T,) with T >= 2, got {ids.dtype} of shape {tuple(ids.shape)}")
-    vocabulary = lm.model.get_input_embeddings().num_embeddings
-    if not 0 <= int(ids.min()) <= int(ids.max()) < vocabulary:
-        raise ValueError(f"{name} must hold ids in 0..{vocabulary - 1}, got {int(ids.min())}..{int(ids.max())}")
+    if not 0 <= int(ids.min()) <= int(ids.max()) < lm.vocabulary:
+        raise ValueError(f"{name} must hold ids in 0..{lm.vocabulary - 1}, got {int(ids.min())}..{int(ids.max())}")
+    lm.check_length(len(ids), name)
     return ids
 
 
@@ -74,15 +74,35 @@ def using_attention(lm: LanguageModel, name: str) -> Iterator[None]:
             config._attn_implementation = before[key]
 
 
+def check_heads(lm: LanguageModel, query: Tensor, value: Tensor) -> None:
+    """Refuse an attention whose heads, side by side, are not what the output projection takes.
+
+    Args:
+        query: (B, heads, S, key width).
+        value: (B, key/value heads, S, head_dim).
+
+    Raises:
+        UnsupportedModel: heads of another number or width.
+    """
+    found = (query.shape[1], value.shape[-1])
+    if found != (lm.n_heads, lm.head_dim):
+        raise UnsupportedModel(
+            f"{lm.name}: attention has {found[0]} heads of width {found[1]}, its output projection takes "
+            f"{lm.n_heads} of {lm.head_dim}"
+        )
+
+
 @dataclass(frozen=True)
 class _Decoding:
     """What the attention of a decode step reads.
 
     Attributes:
-        cache: per layer keys and values (key/value heads, T, head_dim).
+        lm: the model.
+        cache: per layer keys (key/value heads, T, key width) and values (key/value heads, T, head_dim).
         linear: attention is its value plus its Jacobian, for first derivatives.
     """
 
+    lm: LanguageModel
     cache: Sequence[tuple[Tensor, Tensor]]
     linear: bool
 
@@ -103,7 +123,7 @@ def _decode_attention(
     position_bias: Tensor | None = None,
     **_ignored: object,
 ) -> tuple[Tensor, None]:
-    """Attention of one new token after the cached ones, (1, heads G, 1, dim) -> (1, 1, heads G, dim).
+    """Attention of one new token after the cached ones, (1, heads G, 1, key width) -> (1, 1, heads G, head_dim).
 
     Written as plain matrix products per key/value head, so that forward-mode differentiation has its rules.
     """
@@ -111,12 +131,13 @@ def _decode_attention(
         raise UnsupportedModel(f"{type(module).__name__}: attention sinks and position biases are not supported")
     decoding = _active.get()
     keys, values = decoding.cache[module.layer_idx]
+    check_heads(decoding.lm, query, value)
     heads, _, dim = keys.shape
     scaling = dim**-0.5 if scaling is None else scaling
     if decoding.linear:
         return _linear_attention(query, key, value, keys, values, scaling, softcap), None
     outputs = []
-    for head, q in enumerate(query.view(heads, -1, dim)):  # (G, dim)
+    for head, q in enumerate(query.reshape(heads, -1, dim)):  # (G, key width)
         own = (q * key[0, head]).sum(-1, keepdim=True)
         scores = torch.cat([q @ keys[head].T, own], dim=-1) * scaling  # (G, T + 1)
         if softcap is not None:
@@ -129,22 +150,22 @@ def _decode_attention(
 def _linear_attention(
     query: Tensor, key: Tensor, value: Tensor, keys: Tensor, values: Tensor, scaling: float, softcap: float | None
 ) -> Tensor:
-    """Attention of one new token of one prompt as its value plus its Jacobian, one (dim, dim) matrix per head.
+    """Attention of one new token of one prompt as its value plus its Jacobian, one small matrix per head.
 
     Rows of tangents and cotangents then meet small matrices and no longer the prefix and the softmax.
 
     Args:
-        query: (1, heads G, 1, dim).
-        key, value: (1, heads, 1, dim), the new token's own.
-        keys, values: (heads, T, dim), of the prefix.
+        query: (1, heads G, 1, key width).
+        key, value: (1, heads, 1, key width) and (1, heads, 1, dim), the new token's own.
+        keys, values: (heads, T, key width) and (heads, T, dim), of the prefix.
 
     Returns:
         (1, 1, heads G, dim).
     """
-    heads, _, dim = keys.shape
+    heads, _, dim = values.shape
     with torch.no_grad():
         all_keys, all_values = (torch.cat([before, own[0]], dim=1) for before, own in ((keys, key), (values, value)))
-        grouped = query.view(heads, -1, dim)  # (heads, G, dim)
+        grouped = query.reshape(heads, -1, keys.shape[2])  # (heads, G, key width)
         scores = grouped @ all_keys.mT * scaling  # (heads, G, T + 1)
         slope = torch.full_like(scores, scaling)
         if softcap is not None:
@@ -154,8 +175,8 @@ def _linear_attention(
         mixed = weights @ all_values  # (heads, G, dim)
         # d mixed = sum_t (v_t - mixed) w_t d score_t + w_own d v_own
         pull = (all_values[:, None] - mixed[:, :, None]) * (weights * slope)[..., None]  # (heads, G, T + 1, dim)
-        by_query = (all_keys.mT[:, None] @ pull).flatten(0, 1)  # (heads G, dim in, dim out)
-        by_key = (grouped[..., None] * pull[:, :, -1:]).transpose(1, 2).flatten(2)  # (heads, dim in, G dim out)
+        by_query = (all_keys.mT[:, None] @ pull).flatten(0, 1)  # (heads G, key width, dim)
+        by_key = (grouped[..., None] * pull[:, :, -1:]).transpose(1, 2).flatten(2)  # (heads, key width, G dim)
         by_value = weights[:, :, -1:, None] * torch.eye(dim, dtype=values.dtype, device=values.device)
         by_value = by_value.transpose(1, 2).flatten(2)
     # zero in value, with the derivative: sums of plain 2-D products, whose rows vmap folds into one GEMM
@@ -196,6 +217,7 @@ class DecodeStep:
         """The steps of several prompts (T_i,); those of equal length share the forward over their first tokens."""
         steps = {}
         for group in group_by_length(prompts):
+            lm.check_length(len(prompts[group[0]]))
             cache = read_cache(lm, torch.stack([prompts[index][:-1] for index in group]))
             for row, index in enumerate(group):
                 steps[index] = cls.__new__(cls)
@@ -209,7 +231,7 @@ class DecodeStep:
 
     @contextmanager
     def _decoding(self, linear: bool = False) -> Iterator[None]:
-        token = _active.set(_Decoding(self._cache, linear))
+        token = _active.set(_Decoding(self.lm, self._cache, linear))
         try:
             with using_attention(self.lm, DECODE_ATTENTION):
                 yield

@@ -8,10 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sparse_control.errors import UnsupportedModel
+from sparse_control.errors import InputError, UnsupportedModel
 from sparse_control.models.chat import chat_ids
 from sparse_control.models.identity import ModelIdentity, identity_in_memory
 from sparse_control.models.layout import Layout, find_layout
+from sparse_control.models.limits import PromptLimit, prompt_limit
 
 
 def _hashed_parts(model: nn.Module, tokenizer: Any) -> dict[str, str]:
@@ -90,12 +91,34 @@ class LanguageModel:
 
     @property
     def n_heads(self) -> int:
-        return self.model.config.get_text_config().num_attention_heads
+        return self.layout.n_heads
 
     @property
     def head_dim(self) -> int:
-        config = self.model.config.get_text_config()
-        return getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        return self.layout.head_dim
+
+    @property
+    def vocabulary(self) -> int:
+        """Number of token ids the model embeds."""
+        return self.model.get_input_embeddings().num_embeddings
+
+    @cached_property
+    def prompt_limit(self) -> PromptLimit | None:
+        return prompt_limit(self.model)
+
+    def check_length(self, tokens: int, name: str = "prompt") -> None:
+        """Refuse a prompt of more tokens than the model reads as it reads shorter ones.
+
+        Args:
+            tokens: of the prompt, with what is generated after it.
+            name: what the message calls it.
+
+        Raises:
+            InputError: it is too long.
+        """
+        limit = self.prompt_limit
+        if limit is not None and tokens > limit.tokens:
+            raise InputError(f"{name}: {tokens} tokens, beyond the {limit.tokens} {limit.reason} ({self.name}); shorten it")
 
     @property
     def device(self) -> torch.device:

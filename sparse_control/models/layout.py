@@ -1,8 +1,10 @@
 """Where a Hugging Face decoder keeps its blocks, final norm and sites: the only place that knows module names."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import nn
+from transformers.pytorch_utils import Conv1D
 
 from sparse_control.errors import UnsupportedModel
 
@@ -34,12 +36,16 @@ class Layout:
         final_norm: the norm after the last block; its input is h^L.
         attention_outputs: per block, the attention output projection; its input is the heads side by side.
         mlps: per block, the MLP; its output is what the block adds.
+        n_heads: query heads of every block.
+        head_dim: width of one head in the input of the output projection.
     """
 
     blocks: tuple[nn.Module, ...]
     final_norm: nn.Module
     attention_outputs: tuple[nn.Module, ...]
     mlps: tuple[nn.Module, ...]
+    n_heads: int
+    head_dim: int
 
 
 def _descend(root: nn.Module, path: str, model_type: str) -> nn.Module:
@@ -58,14 +64,45 @@ def find_layout(model: nn.Module) -> Layout:
     """Find the blocks, final norm and site modules of a decoder.
 
     Raises:
-        UnsupportedModel: a module is not where the layout says it is.
+        UnsupportedModel: a module is not where the layout says it is, or blocks have heads of different sizes.
     """
     model_type = model.config.model_type
     names = ODD_LAYOUTS.get(model_type, Names())
-    blocks = tuple(_descend(model, names.blocks, model_type))
+    blocks = _descend(model, names.blocks, model_type)
+    if not isinstance(blocks, nn.ModuleList) or len(blocks) == 0:
+        raise UnsupportedModel(f"model type {model_type!r}: {names.blocks!r} is no list of blocks")
+    outputs = tuple(_descend(block, names.attention_output, model_type) for block in blocks)
+    n_heads, head_dim = _heads(model, outputs)
     return Layout(
-        blocks=blocks,
+        blocks=tuple(blocks),
         final_norm=_descend(model, names.final_norm, model_type),
-        attention_outputs=tuple(_descend(block, names.attention_output, model_type) for block in blocks),
+        attention_outputs=outputs,
         mlps=tuple(_descend(block, names.mlp, model_type) for block in blocks),
+        n_heads=n_heads,
+        head_dim=head_dim,
     )
+
+
+def _heads(model: nn.Module, outputs: Sequence[nn.Module]) -> tuple[int, int]:
+    """Heads of every block and the width of one, from what the output projections take.
+
+    Raises:
+        UnsupportedModel: the blocks differ, or the heads do not fill what the projection takes.
+    """
+    model_type = model.config.model_type
+    widths = set()
+    for module in outputs:
+        weight = getattr(module, "weight", None)
+        if weight is None or weight.ndim != 2:
+            raise UnsupportedModel(f"model type {model_type!r}: an attention output projection is no matrix")
+        widths.add(weight.shape[0] if isinstance(module, Conv1D) else weight.shape[1])
+    try:
+        n_heads = model.config.get_text_config().num_attention_heads
+    except (AttributeError, ValueError) as error:  # absent, or one number per layer
+        raise UnsupportedModel(f"model type {model_type!r} has no one number of attention heads") from error
+    if len(widths) > 1:
+        raise UnsupportedModel(f"model type {model_type!r} has heads of different sizes in different layers")
+    (width,) = widths
+    if not isinstance(n_heads, int) or n_heads < 1 or width % n_heads:
+        raise UnsupportedModel(f"model type {model_type!r}: {n_heads} heads do not fill a projection of {width} numbers")
+    return n_heads, width // n_heads

@@ -38,11 +38,11 @@ def load_model(name: str, dtype: str = "float32", device: str = "auto") -> Langu
     model, tokenizer = read_model(folder, dtype)
     if identity_at(location, dtype) != identity:
         raise InputError(f"{name}: its files changed while they were loaded; load it again")
-    check_tokenizer(name, tokenizer, model.get_input_embeddings().num_embeddings)
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     model = model.to(device).eval().requires_grad_(False)
     lm = LanguageModel.wrap(model, tokenizer, _provenance(location, identity, tokenizer, device))
+    check_tokenizer(name, tokenizer, lm.vocabulary)
     self_check(lm)
     return lm
 

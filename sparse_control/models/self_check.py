@@ -5,10 +5,11 @@ import torch
 from sparse_control.errors import UnsupportedModel
 from sparse_control.models.decode import DecodeStep
 from sparse_control.models.language_model import LanguageModel
-from sparse_control.models.sites import Site, add_at_sites
+from sparse_control.models.sites import COMPONENTS, Site, add_at_sites, all_sites, capturing_sites, site_width
 from sparse_control.models.stream import first_input_as_leaf, full_stream, unwrap
+from sparse_control.models.suffix import read_suffixes, suffix_logits
 
-N_TOKENS = 12
+N_TOKENS, N_RERUN = 12, 3
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
 
 
@@ -29,14 +30,24 @@ def _final_state(lm: LanguageModel, input_ids: torch.Tensor) -> torch.Tensor:
 
 
 def self_check(lm: LanguageModel) -> None:
-    """Compare the captured stream, a Jacobian row, a decode step and a zero patch with the model's own results.
+    """Hold stream, Jacobian row, decode step, rerun suffix, sites and a zero patch against the model's own results.
 
     Raises:
         UnsupportedModel: names the model and the check that failed.
     """
+    try:
+        _compare(lm)
+    except UnsupportedModel:
+        raise
+    except Exception as error:  # whatever a model of another build raises where it is read as a decoder
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise UnsupportedModel(f"{lm.name}: cannot be read as a decoder ({reason:.300})") from error
+
+
+def _compare(lm: LanguageModel) -> None:
     tolerance = TOLERANCE[lm.model.dtype]
-    vocabulary = lm.model.get_input_embeddings().num_embeddings
-    input_ids = (torch.arange(1, N_TOKENS + 1, device=lm.device) * 7919 % vocabulary)[None]
+    length = N_TOKENS if lm.prompt_limit is None else min(N_TOKENS, lm.prompt_limit.tokens)
+    input_ids = (torch.arange(1, length + 1, device=lm.device) * 7919 % lm.vocabulary)[None]
 
     with torch.no_grad():
         stream = full_stream(lm, input_ids)
@@ -60,9 +71,22 @@ def self_check(lm: LanguageModel) -> None:
     if _relative(cached_row[0, -1] - row[0, -1], row[0, -1]) > 10 * tolerance:
         raise UnsupportedModel(f"{lm.name}: a Jacobian row from one decode step differs from full-sequence autograd")
 
+    suffixes = read_suffixes(lm, [input_ids[0]], N_RERUN)
+    with torch.no_grad():
+        rerun = suffix_logits(lm, suffixes, 1)[:, 0]
+    if _relative(rerun - plain, plain) > tolerance:
+        raise UnsupportedModel(f"{lm.name}: the last tokens, run again on cached keys and values, give other logits")
+
+    sites = all_sites(lm, COMPONENTS)
+    with torch.no_grad(), capturing_sites(lm, sites) as captured:
+        lm.model(input_ids=input_ids, use_cache=False)
+    for site in sites:
+        if site not in captured or captured[site].shape[1:] != (length, site_width(lm, site)):
+            raise UnsupportedModel(f"{lm.name}: a forward does not pass site {site.name} as one row per token")
+
     site = Site("resid", 0)
     zero = {site: torch.zeros(lm.width, device=lm.device)}
-    with torch.no_grad(), add_at_sites(lm, zero, length=N_TOKENS):
+    with torch.no_grad(), add_at_sites(lm, zero, length=length):
         patched = lm.model(input_ids=input_ids, use_cache=False).logits[:, -1]
     if not torch.equal(patched, plain):
         raise UnsupportedModel(f"{lm.name}: a patch of dose 0 changes the logits")

@@ -205,6 +205,7 @@ def capture_sites(lm: LanguageModel, input_ids: Tensor, sites: Sequence[Site]) -
         ValueError: a site outside the model or the prompt.
     """
     length = input_ids.shape[1]
+    lm.check_length(length)
     at = {site: _index(site, length) for site in sites}
     with capturing_sites(lm, sites) as captured:
         lm.model(input_ids=input_ids, use_cache=False)

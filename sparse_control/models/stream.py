@@ -68,7 +68,11 @@ def full_stream(lm: LanguageModel, input_ids: Tensor) -> list[Tensor]:
 
     Args:
         input_ids: (B, T), equal lengths, no padding.
+
+    Raises:
+        InputError: T is beyond what the model reads (`LanguageModel.check_length`).
     """
+    lm.check_length(input_ids.shape[1])
     with capturing_stream(lm) as stream:
         lm.model.base_model(input_ids=input_ids, use_cache=False)
     if len(stream) != lm.n_layers + 1:

@@ -61,8 +61,11 @@ def read_suffixes(lm: LanguageModel, ids: Sequence[Tensor], length: int) -> Suff
         length: S, tokens that will be run again under patches.
 
     Raises:
+        InputError: a prompt is too long for the model.
         UnsupportedModel: the model keeps no plain keys and values per layer.
     """
+    for index, prompt in enumerate(ids):
+        lm.check_length(len(prompt), f"prompts[{index}]")
     before = [prompt[: len(prompt) - length] for prompt in ids]
     cached: dict[int, list[tuple[Tensor, Tensor]]] = {}
     for group in group_by_length(before):
@@ -144,7 +147,7 @@ def _suffix_attention(
     bias = suffixes.bias[module.layer_idx][:, None, None]  # (P, 1, 1, S, tokens + S)
     rows, heads, length, dim = key.shape
     prompts, before = len(suffixes), keys.shape[2]
-    grouped = query.view(rows, heads, -1, length, dim)  # (P R, heads, G, S, dim)
+    grouped = query.reshape(rows, heads, -1, length, dim)  # (P R, heads, G, S, key width)
     scaling = dim**-0.5 if scaling is None else scaling
     outputs = []
     for head in range(heads):
@@ -162,8 +165,8 @@ def _suffix_attention(
         if before:
             past = weights[..., :before].reshape(prompts, -1, before) @ values[:, head]
             mixed = mixed + past.view_as(mixed)
-        outputs.append(mixed.view_as(q))
-    return torch.cat(outputs, dim=1).transpose(1, 2), None  # (P R, S, heads G, dim)
+        outputs.append(mixed.view(*q.shape[:-1], -1))
+    return torch.cat(outputs, dim=1).transpose(1, 2), None  # (P R, S, heads G, head_dim)
 
 
 AttentionInterface.register(SUFFIX_ATTENTION, _suffix_attention)

@@ -192,6 +192,7 @@ def _check_room(lm: LanguageModel, length: int, max_tokens: int) -> None:
             f"max_tokens: a prompt of {length} tokens and {max_tokens} new ones are more than the {room} positions "
             f"of {lm.name}"
         )
+    lm.check_length(length + max_tokens, "prompt and max_tokens")
 
 
 def _check_places(lm: LanguageModel, intervention: Intervention, phases: str, length: int) -> None:

@@ -52,6 +52,7 @@ class Prompts:
         for index, prompt in enumerate(self.ids):
             if prompt.ndim != 1 or len(prompt) < 2:
                 raise ValueError(f"prompts[{index}] must hold at least two token ids, got shape {tuple(prompt.shape)}")
+            lm.check_length(len(prompt), f"prompts[{index}]")
         with torch.no_grad():
             self.logits, self.activations = self._unpatched(sites)
 
