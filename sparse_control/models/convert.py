@@ -1,4 +1,4 @@
-"""GGUF files as safetensors in the cache: made once per file and library versions, and checked whenever they are used."""
+"""GGUF files as safetensors in the cache: made once per file and library versions, and checked at every use."""
 
 import os
 import shutil

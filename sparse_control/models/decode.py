@@ -74,16 +74,21 @@ def using_attention(lm: LanguageModel, name: str) -> Iterator[None]:
             config._attn_implementation = before[key]
 
 
-def check_heads(lm: LanguageModel, query: Tensor, value: Tensor) -> None:
-    """Refuse an attention whose heads, side by side, are not what the output projection takes.
+def check_heads(lm: LanguageModel, query: Tensor, key: Tensor, value: Tensor, cached: tuple[Tensor, Tensor]) -> None:
+    """Refuse an attention whose cache is not its keys and values, or whose heads the output projection does not take.
 
     Args:
         query: (B, heads, S, key width).
+        key: (B, key/value heads, S, key width).
         value: (B, key/value heads, S, head_dim).
+        cached: keys and values before them, of any number of tokens.
 
     Raises:
-        UnsupportedModel: heads of another number or width.
+        UnsupportedModel: another form of cache, or heads of another number or width.
     """
+    own, before = ([(part.shape[-3], part.shape[-1]) for part in pair] for pair in ((key, value), cached))
+    if own != before:
+        raise UnsupportedModel(f"{lm.name}: caches something other than the keys and values of its heads")
     found = (query.shape[1], value.shape[-1])
     if found != (lm.n_heads, lm.head_dim):
         raise UnsupportedModel(
@@ -100,11 +105,13 @@ class _Decoding:
         lm: the model.
         cache: per layer keys (key/value heads, T, key width) and values (key/value heads, T, head_dim).
         linear: attention is its value plus its Jacobian, for first derivatives.
+        marked: layer and head to whose output one is added, or None.
     """
 
     lm: LanguageModel
     cache: Sequence[tuple[Tensor, Tensor]]
     linear: bool
+    marked: tuple[int, int] | None = None
 
 
 _active: ContextVar[_Decoding] = ContextVar("active_decoding")
@@ -131,7 +138,7 @@ def _decode_attention(
         raise UnsupportedModel(f"{type(module).__name__}: attention sinks and position biases are not supported")
     decoding = _active.get()
     keys, values = decoding.cache[module.layer_idx]
-    check_heads(decoding.lm, query, value)
+    check_heads(decoding.lm, query, key, value, (keys, values))
     heads, _, dim = keys.shape
     scaling = dim**-0.5 if scaling is None else scaling
     if decoding.linear:
@@ -144,7 +151,10 @@ def _decode_attention(
             scores = torch.tanh(scores / softcap) * softcap
         weights = scores.softmax(dim=-1)
         outputs.append(weights[:, :-1] @ values[head] + weights[:, -1:] * value[0, head])
-    return torch.cat(outputs)[None, None], None
+    mixed = torch.cat(outputs)  # (heads G, head_dim)
+    if decoding.marked is not None and decoding.marked[0] == module.layer_idx:
+        mixed[decoding.marked[1]] += 1.0
+    return mixed[None, None], None
 
 
 def _linear_attention(
@@ -230,8 +240,8 @@ class DecodeStep:
         return sum(keys.nbytes + values.nbytes for keys, values in self._cache)
 
     @contextmanager
-    def _decoding(self, linear: bool = False) -> Iterator[None]:
-        token = _active.set(_Decoding(self.lm, self._cache, linear))
+    def _decoding(self, linear: bool = False, marked: tuple[int, int] | None = None) -> Iterator[None]:
+        token = _active.set(_Decoding(self.lm, self._cache, linear, marked))
         try:
             with using_attention(self.lm, DECODE_ATTENTION):
                 yield
@@ -258,8 +268,24 @@ class DecodeStep:
         return stream
 
     @torch.no_grad()
+    def moved_heads(self, layer: int, head: int) -> list[int]:
+        """The slices of the output projection's input that move where one is added to a head's output."""
+        taken: list[Tensor] = []
+        handle = self.lm.layout.attention_outputs[layer].register_forward_pre_hook(
+            lambda _module, args: taken.append(args[0].flatten())
+        )
+        try:
+            for marked in (None, (layer, head)):
+                with self._decoding(marked=marked):
+                    self._forward()
+        finally:
+            handle.remove()
+        moved = (taken[0] != taken[1]).view(self.lm.n_heads, -1).any(dim=-1)
+        return moved.nonzero().flatten().tolist()
+
+    @torch.no_grad()
     def block_functions(self) -> list[Callable[[Tensor], Tensor]]:
-        """Block l at the last token as a function h^l (1, d) -> h^(l+1) (1, d), for every l, by the model's own code."""
+        """Block l at the last token as a function h^l (1, d) -> h^(l+1) (1, d), for every l, by its own code."""
         calls: list[tuple[tuple, dict]] = []
 
         def record(_module: nn.Module, args: tuple, kwargs: dict) -> None:

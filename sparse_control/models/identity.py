@@ -90,7 +90,7 @@ class ModelIdentity:
         return found
 
     def difference(self, other: "ModelIdentity") -> str:
-        """What differs, in words, such as `config.json differs; torch is 2.12.0 and 2.13.0`; empty where nothing does."""
+        """What differs, in words: `config.json differs; torch is 2.12.0 and 2.13.0`; empty where nothing does."""
         mine, theirs = self.parts, other.parts
         words = []
         for name in sorted({*mine, *theirs}):

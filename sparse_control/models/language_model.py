@@ -118,7 +118,9 @@ class LanguageModel:
         """
         limit = self.prompt_limit
         if limit is not None and tokens > limit.tokens:
-            raise InputError(f"{name}: {tokens} tokens, beyond the {limit.tokens} {limit.reason} ({self.name}); shorten it")
+            raise InputError(
+                f"{name}: {tokens} tokens, beyond the {limit.tokens} {limit.reason} ({self.name}); shorten it"
+            )
 
     @property
     def device(self) -> torch.device:

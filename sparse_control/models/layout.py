@@ -21,10 +21,27 @@ class Names:
 
 # Layouts that differ from the usual one, by `config.model_type`.
 ODD_LAYOUTS = {
+    "codegen": Names("transformer.h", "transformer.ln_f", "attn.out_proj", "mlp"),
+    "gpt_bigcode": Names("transformer.h", "transformer.ln_f", "attn.c_proj", "mlp"),
+    "gptj": Names("transformer.h", "transformer.ln_f", "attn.out_proj", "mlp"),
+    "granitemoe": Names(mlp="block_sparse_moe"),
+    "granitemoe_swa": Names(mlp="block_sparse_moe"),
+    "persimmon": Names("model.layers", "model.final_layernorm", "self_attn.dense", "mlp"),
     "gpt2": Names("transformer.h", "transformer.ln_f", "attn.c_proj", "mlp"),
     "gpt_neox": Names("gpt_neox.layers", "gpt_neox.final_layer_norm", "attention.dense", "mlp"),
     "phi": Names("model.layers", "model.final_layernorm", "self_attn.dense", "mlp"),
 }
+
+
+# Types that people ask for and that cannot be read exactly, with the reason.
+REFUSED = {
+    "bloom": "its attention adds a bias by distance, in code of its own",
+    "falcon": "its attention is code of its own and takes no keys and values from elsewhere",
+    "llama4_text": "its experts take the tokens of all prompts as one list, in which a position has no place",
+    "mpt": "its attention adds a bias by distance, in code of its own",
+    "opt": "its MLP takes the tokens of all prompts as one list, in which a position has no place",
+}
+LAYER_TYPES = ("full_attention", "sliding_attention")  # by the names of configurations
 
 
 @dataclass(frozen=True)
@@ -67,10 +84,17 @@ def find_layout(model: nn.Module) -> Layout:
         UnsupportedModel: a module is not where the layout says it is, or blocks have heads of different sizes.
     """
     model_type = model.config.model_type
+    if reason := REFUSED.get(model_type):
+        raise UnsupportedModel(f"model type {model_type!r} is not supported: {reason}")
     names = ODD_LAYOUTS.get(model_type, Names())
     blocks = _descend(model, names.blocks, model_type)
     if not isinstance(blocks, nn.ModuleList) or len(blocks) == 0:
         raise UnsupportedModel(f"model type {model_type!r}: {names.blocks!r} is no list of blocks")
+    for kind in getattr(model.config.get_text_config(), "layer_types", None) or ():
+        if kind not in LAYER_TYPES:
+            raise UnsupportedModel(
+                f"model type {model_type!r} has layers of kind {kind!r}; {' and '.join(LAYER_TYPES)} are read"
+            )
     outputs = tuple(_descend(block, names.attention_output, model_type) for block in blocks)
     n_heads, head_dim = _heads(model, outputs)
     return Layout(
@@ -104,5 +128,7 @@ def _heads(model: nn.Module, outputs: Sequence[nn.Module]) -> tuple[int, int]:
         raise UnsupportedModel(f"model type {model_type!r} has heads of different sizes in different layers")
     (width,) = widths
     if not isinstance(n_heads, int) or n_heads < 1 or width % n_heads:
-        raise UnsupportedModel(f"model type {model_type!r}: {n_heads} heads do not fill a projection of {width} numbers")
+        raise UnsupportedModel(
+            f"model type {model_type!r}: {n_heads} heads do not fill a projection of {width} numbers"
+        )
     return n_heads, width // n_heads

@@ -21,8 +21,7 @@ def prompt_limit(model: nn.Module) -> PromptLimit | None:
     """The smallest limit of a model; None where prompts may be of any length.
 
     Up to it a forward over the first tokens and one over all tokens give them the same keys and values, on which every
-    cached forward rests. Beyond it they differ (rotary angles that depend on the length), a sliding window is no longer
-    one (chunks), the choice of keys depends on more than the cache holds (sparse attention), or there is no position.
+    cached forward rests. Beyond it they differ, as its rotary angles depend on the length, or there is no position.
     """
     return min(_limits(model), key=lambda limit: limit.tokens, default=None)
 
@@ -39,10 +38,6 @@ def _limits(model: nn.Module) -> Iterator[PromptLimit]:
         if kind == "longrope":
             original = rope.get("original_max_position_embeddings") or longest
             yield PromptLimit(original, "tokens after which its rotary angles depend on the length")
-    if chunk := getattr(config, "attention_chunk_size", None):
-        yield PromptLimit(chunk, "tokens of one attention chunk")
-    if chosen := getattr(config, "index_topk", None):
-        yield PromptLimit(chosen, "tokens that its sparse attention keeps all of")
 
 
 def _has_position_table(model: nn.Module) -> bool:

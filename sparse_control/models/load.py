@@ -3,6 +3,7 @@
 import hashlib
 import platform
 import tempfile
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -41,8 +42,9 @@ def load_model(name: str, dtype: str = "float32", device: str = "auto") -> Langu
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     model = model.to(device).eval().requires_grad_(False)
-    lm = LanguageModel.wrap(model, tokenizer, _provenance(location, identity, tokenizer, device))
+    lm = LanguageModel.wrap(model, tokenizer)
     check_tokenizer(name, tokenizer, lm.vocabulary)
+    lm = replace(lm, provenance=_provenance(location, identity, tokenizer, device))
     self_check(lm)
     return lm
 

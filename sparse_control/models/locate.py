@@ -28,7 +28,7 @@ class Location:
         name: as it was asked for.
         source: what kind of name that is.
         folder: that holds the files.
-        files: every file that is loaded, relative to `folder`, in order; of a split GGUF all parts, the first one first.
+        files: every file that is loaded, relative to `folder`, in order; of a split GGUF all parts.
     """
 
     name: str

@@ -59,7 +59,8 @@ def _compare(lm: LanguageModel) -> None:
     if _relative(renormed - final, final) > tolerance:
         raise UnsupportedModel(f"{lm.name}: the captured last state, normed again, is not the model's own final state")
 
-    cached = DecodeStep(lm, input_ids[0]).stream()
+    step = DecodeStep(lm, input_ids[0])
+    cached = step.stream()
     if _relative(cached[-1][0, -1].detach() - stream[-1][0, -1], stream[-1][0, -1]) > tolerance:
         raise UnsupportedModel(f"{lm.name}: a decode step on cached keys and values does not give the model's state")
 
@@ -70,6 +71,10 @@ def _compare(lm: LanguageModel) -> None:
         (cached_row,) = torch.autograd.grad(cached[-1][0, -1, 0], cached[0])
     if _relative(cached_row[0, -1] - row[0, -1], row[0, -1]) > 10 * tolerance:
         raise UnsupportedModel(f"{lm.name}: a Jacobian row from one decode step differs from full-sequence autograd")
+
+    for layer, head in ((0, 0), (lm.n_layers - 1, lm.n_heads - 1)):
+        if (moved := step.moved_heads(layer, head)) != [head]:
+            raise UnsupportedModel(f"{lm.name}: head {head} of layer {layer} moves slices {moved} of what is projected")
 
     suffixes = read_suffixes(lm, [input_ids[0]], N_RERUN)
     with torch.no_grad():

@@ -166,7 +166,7 @@ def _suffix_attention(
             past = weights[..., :before].reshape(prompts, -1, before) @ values[:, head]
             mixed = mixed + past.view_as(mixed)
         outputs.append(mixed.view(*q.shape[:-1], -1))
-    return torch.cat(outputs, dim=1).transpose(1, 2), None  # (P R, S, heads G, head_dim)
+    return torch.cat(outputs, dim=1).transpose(1, 2).contiguous(), None  # (P R, S, heads G, head_dim)
 
 
 AttentionInterface.register(SUFFIX_ATTENTION, _suffix_attention)

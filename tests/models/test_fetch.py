@@ -8,8 +8,8 @@ from collections import namedtuple
 
 import pytest
 
-from sparse_control.errors import InputError, NotAvailable
 from sparse_control import registry
+from sparse_control.errors import InputError, NotAvailable
 from sparse_control.models import fetch
 from sparse_control.packages import Package
 

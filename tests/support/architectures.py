@@ -27,7 +27,6 @@ SMALL: dict[str, Any] = (
         "vocab_size": VOCABULARY,
         "head_dim": 8,
         "sliding_window": 5,
-        "attention_chunk_size": 16,
         "q_lora_rank": 16,
         "kv_lora_rank": 16,
         "qk_nope_head_dim": 8,
@@ -41,6 +40,7 @@ SMALL: dict[str, Any] = (
         "eos_token_id": 2,
     }
 )
+_MIXED = ["full_attention", "sliding_attention", "full_attention"]
 # What a type needs besides, or in place of that; None leaves a field as it is by default.
 OWN: dict[str, dict[str, Any]] = {
     "afmoe": {"global_attn_every_n_layers": 2},
@@ -55,7 +55,8 @@ OWN: dict[str, dict[str, Any]] = {
         "layer_types": ["sliding_attention", "mlp", "full_attention", "mlp", "sliding_attention", "mlp"],
     },
     "dots3_note": {"num_key_value_heads": HEADS, "head_dim": 8, "shared_experts_intermediate_size": 16},
-    "dots1": {"moe_intermediate_size": 16, "n_shared_experts": 1, "n_routed_experts": 4, "num_experts_per_tok": 2},
+    "dots1": {"moe_intermediate_size": 16, "n_shared_experts": 1, "n_routed_experts": 4, "num_experts_per_tok": 2,
+        "layer_types": _MIXED},
     "gemma3n": {
         "num_kv_shared_layers": 1, "layer_types": ["sliding_attention", "full_attention", "full_attention"],
         "num_hidden_layers": LAYERS, "vocab_size_per_layer_input": VOCABULARY, "hidden_size_per_layer_input": 8,
@@ -71,9 +72,16 @@ OWN: dict[str, dict[str, Any]] = {
     "inkling2_text": {"unpadded_vocab_size": 100, "swa_num_attention_heads": 4, "swa_num_key_value_heads": 2,
         "swa_head_dim": 8, "sliding_window_size": 5, "rel_extent": 16},
     "kimi_linear": {"linear_num_heads": 4, "linear_head_dim": 8},
+    "laguna": {"layer_types": _MIXED},
+    "mellum": {"layer_types": _MIXED},
+    "qwen2": {"use_sliding_window": True, "layer_types": _MIXED},
+    "qwen3": {"use_sliding_window": True, "layer_types": _MIXED},
+    "qwen2_moe": {"use_sliding_window": True, "layer_types": _MIXED},
+    "smollm3": {"use_sliding_window": True, "layer_types": _MIXED},
     "lfm2_moe": {"layer_types": ["conv", "full_attention", "full_attention"]},
     "mamba2": {"num_heads": 8, "head_dim": 8},
-    "qwen4_exp_text": {"layer_types": ["linear_attention", "full_attention", "full_attention"]},
+    "qwen4_exp_text": {"indexer_n_heads": 2, "indexer_kv_heads": 1, "indexer_head_dim": 8, "indexer_budget": 16,
+        "indexer_compress_ratio": 4},
     "reformer": {"is_decoder": True, "axial_pos_shape": [8, 8], "axial_pos_embds_dim": [8, 24]},
     "roc_bert": {"shape_vocab_size": 100, "pronunciation_vocab_size": 100},
     "xlm": {"emb_dim": 32},
@@ -83,7 +91,12 @@ OWN: dict[str, dict[str, Any]] = {
     "zaya": {"num_experts_per_tok": 1},
 }  # fmt: skip
 OWN |= {"gemma3n_text": OWN["gemma3n"], "gemma4_text": OWN["gemma4"], "gemma4_unified": OWN["gemma4"]}
-OWN |= {"dots3_note_text": OWN["dots3_note"], "gemma4_unified_text": OWN["gemma4"], "qwen4_exp": OWN["qwen4_exp_text"], "inkling2_loop_text": OWN["inkling2_text"]}
+OWN |= {
+    "dots3_note_text": OWN["dots3_note"],
+    "gemma4_unified_text": OWN["gemma4"],
+    "qwen4_exp": OWN["qwen4_exp_text"],
+    "inkling2_loop_text": OWN["inkling2_text"],
+}
 PER_LAYER = ("layer_types", "mlp_layer_types")
 _TOKENS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "vocab_size": VOCABULARY}
 _LINE = {"hidden_size": WIDTH, "num_hidden_layers": 2, "num_attention_heads": HEADS, "intermediate_size": 64}
@@ -98,8 +111,8 @@ _MUSIC = {
 # Types whose model is built from a configuration of several parts, or from one with parts for another use.
 WHOLE: dict[str, dict[str, Any]] = {
     "blt": {
-        "patcher_config": _LINE, "encoder_config": _LINE | {"hidden_size_global": WIDTH}, "decoder_config": _LINE | {"hidden_size_global": WIDTH}, "global_config": _LINE,
-        "encoder_hash_byte_group_vocab": 50,
+        "patcher_config": _LINE, "global_config": _LINE, "encoder_config": _LINE | {"hidden_size_global": WIDTH},
+        "decoder_config": _LINE | {"hidden_size_global": WIDTH}, "encoder_hash_byte_group_vocab": 50,
     },
     "dbrx": {
         "d_model": WIDTH, "n_heads": HEADS, "n_layers": LAYERS, "max_seq_len": 64, "vocab_size": VOCABULARY,
@@ -152,7 +165,7 @@ def tiny_config(model_type: str) -> Any:
 
 
 def tiny_architecture(model_type: str, *, seed: int = 0, dtype: torch.dtype = torch.float32) -> nn.Module:
-    """A random model of that type, with weights large enough that every block matters."""
+    """A random model of that type: weights large enough that every block matters, no vector left as it is set up."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         model = AutoModelForCausalLM.from_config(tiny_config(model_type), dtype=dtype)
@@ -160,4 +173,6 @@ def tiny_architecture(model_type: str, *, seed: int = 0, dtype: torch.dtype = to
             for parameter in model.parameters():
                 if parameter.ndim >= 2:
                     parameter.mul_(5)
+                elif parameter.is_floating_point():
+                    parameter.add_(torch.randn_like(parameter) * 0.2)
     return model.eval().requires_grad_(False)
