@@ -10,4 +10,4 @@ class UnsupportedModel(InputError):
 
 
 class NotAvailable(InputError):
-    """Something a command needs (a model, the corpus, an extra) is not on this machine; the message gives the command that brings it."""
+    """A model, the corpus or an extra that a command needs is not on this machine; the message has the way to it."""

@@ -6,8 +6,8 @@ With all of them at one number, the same code on the same processor gives the sa
 OPENBLAS_NUM_THREADS or MKL_NUM_THREADS say, on however many cores, and in however many processes the work is done.
 
 Nothing is promised across kinds of processors: kernels for AVX2, AVX-512 or ARM add up in another order, as do other
-builds of these libraries, whose versions are part of a model's identity. There, numbers agree to rounding. Torch's second
-pool, of inter-op threads, runs operators beside each other and splits no sum; it is left as it is.
+builds of these libraries, whose versions are part of a model's identity. There, numbers agree to rounding. Torch's
+second pool, of inter-op threads, runs operators beside each other and splits no sum; it is left as it is.
 """
 
 import numpy as np  # noqa: F401  the pools of numpy and scipy exist once they are loaded

@@ -1,6 +1,5 @@
 """Named alternatives on a small model: judged by the official rule, kept apart, never official."""
 
-import json
 import shutil
 from pathlib import Path
 

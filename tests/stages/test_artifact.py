@@ -1,4 +1,4 @@
-"""What the stages really write is read, tabled and verified: the official root, its alternatives, both nulls, a copy."""
+"""What the stages really write is read, tabled and verified: official root, alternatives, both nulls, a copy."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""Numbers that contradict each other are never believed, whatever hashes are renewed: every row of docs/reliability.md."""
+"""Numbers that contradict each other are never believed, whatever hashes are renewed: all of docs/reliability.md."""
 
 import re
 import shutil
