@@ -7,24 +7,29 @@ and masked values are no real numbers.
 
 import math
 import reprlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from numbers import Integral, Real
-from typing import Any
+from os import PathLike
+from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 
+LARGEST_INTEGER = 2**63 - 1
 _BRIEF = reprlib.Repr()
 _BRIEF.maxstring = _BRIEF.maxother = _BRIEF.maxlong = 100
+Kind = TypeVar("Kind")
 
 
 def whole_number(name: str, value: Any, low: int, high: int | None = None) -> int:
-    """`value` as an int in low..high.
+    """`value` as an int in low..high; None: as large as 64 bits hold.
 
     Raises:
         ValueError: not an integer (booleans are refused), or out of range.
     """
-    bounds = f"at least {low}" if high is None else f"in {low}..{high}"
-    if isinstance(value, bool) or not isinstance(value, Integral) or value < low or (high is not None and value > high):
+    most = LARGEST_INTEGER if high is None else high
+    if isinstance(value, bool) or not isinstance(value, Integral) or not low <= value <= most:
+        bounds = f"at least {low}" if high is None else f"in {low}..{high}"
         raise ValueError(f"{name} must be an integer {bounds}, got {brief(value)}")
     return int(value)
 
@@ -41,9 +46,10 @@ def real_number(name: str, value: Any) -> float:
             number = value.item()
         except RuntimeError:  # a tensor without data
             number = None
-    if not _is_real(number) or not math.isfinite(_as_float(number)):
+    converted = _as_float(number) if _is_real(number) else None
+    if converted is None or not math.isfinite(converted):
         raise ValueError(f"{name} must be a finite number, got {brief(value)}")
-    return _as_float(number)
+    return converted
 
 
 def real_array(name: str, values: Any, *, allowed: tuple[float, ...] = ()) -> np.ndarray:
@@ -87,6 +93,39 @@ def real_tensor(name: str, values: Any) -> np.ndarray:
     return np.stack(parts)
 
 
+def choice(name: str, value: Any, known: Collection[str]) -> str:
+    """`value`, one of the known names.
+
+    Raises:
+        ValueError: it is none of them.
+    """
+    if not isinstance(value, str) or value not in known:
+        raise ValueError(f"{name} must be one of {', '.join(known)}, got {brief(value)}")
+    return value
+
+
+def file_path(name: str, value: Any) -> Path:
+    """`value`, text or a path, as a path.
+
+    Raises:
+        ValueError: neither, or empty.
+    """
+    if not isinstance(value, (str, PathLike)) or not str(value):
+        raise ValueError(f"{name} must be a path, got {brief(value)}")
+    return Path(value)
+
+
+def instance(name: str, value: Any, kind: type[Kind]) -> Kind:
+    """`value`, an object of a class of this package.
+
+    Raises:
+        ValueError: it is of another.
+    """
+    if not isinstance(value, kind):
+        raise ValueError(f"{name} must be a {kind.__name__}, got {brief(value)}")
+    return value
+
+
 def labels(name: str, values: Any) -> list[int | str]:
     """`values` as Python integers or strings; whole floats, as pandas makes of integers, become integers.
 
@@ -97,7 +136,7 @@ def labels(name: str, values: Any) -> list[int | str]:
     for index, value in enumerate(elements(name, values)):
         if isinstance(value, str):
             found.append(str(value))
-        elif _is_real(value) and math.isfinite(value) and value == value // 1:
+        elif _is_real(value) and (isinstance(value, Integral) or float(value).is_integer()):
             found.append(int(value))
         else:
             raise ValueError(f"{name}[{index}] must be a whole number or a string, got {brief(value)}")
@@ -131,9 +170,9 @@ def elements(name: str, values: Any) -> list[Any] | np.ndarray:
 
 
 def brief(value: Any) -> str:
-    """`value` for an error message, cut where it is long."""
+    """`value` for an error message: one line, cut where it is long."""
     try:
-        return _BRIEF.repr(value)
+        return " ".join(_BRIEF.repr(value).split())
     except ValueError:  # an integer of more digits than Python prints
         return f"a {type(value).__name__} too long to print"
 
@@ -148,11 +187,12 @@ def _is_real(value: Any) -> bool:
     return isinstance(value, (Real, np.integer, np.floating)) and not isinstance(value, (bool, np.bool_))
 
 
-def _as_float(number: Any) -> float:
+def _as_float(number: Any) -> float | None:
+    """None beyond the range of float64."""
     try:
         return float(number)
     except OverflowError:
-        return math.inf if number > 0 else -math.inf
+        return None
 
 
 def _array(name: str, values: Any) -> np.ndarray:
@@ -163,20 +203,28 @@ def _array(name: str, values: Any) -> np.ndarray:
     try:
         return np.asarray(values)
     except (TypeError, RuntimeError, ValueError) as error:
-        raise ValueError(f"{name} must be convertible to a numpy array ({error}), got {brief(values)}") from error
+        reason = " ".join(str(error).split())
+        raise ValueError(f"{name} must be convertible to a numpy array ({reason}), got {brief(values)}") from error
 
 
-def _floats(name: str, elements: list[Any] | np.ndarray) -> np.ndarray:
-    """Elements as float64; what is beyond its range becomes infinite."""
-    if isinstance(elements, np.ndarray) and elements.dtype.kind in "fiu":
+def _floats(name: str, values: list[Any] | np.ndarray) -> np.ndarray:
+    """Real numbers as float64, in the shape of an array."""
+    if isinstance(values, np.ndarray) and values.dtype.kind in "fiu":
         with np.errstate(over="ignore"):
-            return elements.astype(np.float64)
-    flat = elements.ravel().tolist() if isinstance(elements, np.ndarray) else elements
+            converted = values.astype(np.float64)
+        beyond = np.isinf(converted) & np.isfinite(values)
+        if beyond.any():
+            raise ValueError(f"{name} must be within float64, got {brief(values[beyond].flat[0])}")
+        return converted
+    flat = values.ravel().tolist() if isinstance(values, np.ndarray) else values
+    found = []
     for index, value in enumerate(flat):
         if not _is_real(value):
             raise ValueError(f"{name}[{index}] must be a real number, got {brief(value)}")
-    shape = elements.shape if isinstance(elements, np.ndarray) else len(flat)
-    return np.array([_as_float(value) for value in flat], dtype=np.float64).reshape(shape)
+        found.append(_as_float(value))
+        if found[-1] is None:
+            raise ValueError(f"{name}[{index}] must be within float64, got {brief(value)}")
+    return np.array(found, dtype=np.float64).reshape(values.shape if isinstance(values, np.ndarray) else len(flat))
 
 
 def _finite(name: str, array: np.ndarray, allowed: tuple[float, ...] = ()) -> np.ndarray:

@@ -5,6 +5,8 @@ import json
 
 import numpy as np
 
+from sparse_control.arguments import instance, whole_number
+
 
 def stream(seed: int, task: str, split: str, purpose: str) -> np.random.Generator:
     """Return the generator of one (seed, task, split, purpose).
@@ -13,9 +15,8 @@ def stream(seed: int, task: str, split: str, purpose: str) -> np.random.Generato
     never changes the draws of another one.
 
     Raises:
-        ValueError: `seed` is not a non-negative integer (booleans are refused).
+        ValueError: `seed` is not an integer in 0..2^63-1 (booleans are refused), or a name is no text.
     """
-    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
-        raise ValueError(f"seed must be a non-negative integer, got {seed!r}")
-    key = json.dumps([int(seed), task, split, purpose]).encode()
+    names = [instance(name, text, str) for name, text in (("task", task), ("split", split), ("purpose", purpose))]
+    key = json.dumps([whole_number("seed", seed, 0), *names]).encode()
     return np.random.Generator(np.random.PCG64(int.from_bytes(hashlib.sha256(key).digest(), "little")))

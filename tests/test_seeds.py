@@ -30,5 +30,5 @@ def test_any_other_key_is_another_stream(other):
 
 @pytest.mark.parametrize("seed", [-1, 1.0, True, None, "0"])
 def test_bad_seeds(seed):
-    with pytest.raises(ValueError, match="seed must be a non-negative integer"):
+    with pytest.raises(ValueError, match="seed must be an integer at least 0"):
         stream(seed, "a", "b", "c")

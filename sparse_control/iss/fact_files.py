@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sparse_control.arguments import file_path, whole_number
 from sparse_control.errors import InputError
 from sparse_control.files import read_json_lines, read_text, sha256_file
 from sparse_control.iss.benchmark import Query, mentions, normalise
@@ -103,17 +104,19 @@ def read_facts(path: str | Path, prompts: str | Path | None = None, facts_per_re
         facts_per_relation: the first so many facts of each relation; None: all.
 
     Raises:
+        ValueError: an argument of the wrong type or out of range.
         InputError: one line with file, line, field and value: a file of another form, a blank or missing field, a
             subject given twice in a relation (told once, with all its lines), a relation without prompts of two
             families, or no relation with two facts.
     """
-    path = Path(path)
-    if facts_per_relation is not None and (isinstance(facts_per_relation, bool) or facts_per_relation < 2):
-        raise InputError(f"facts_per_relation must be at least 2, got {facts_per_relation!r}")
+    path = file_path("path", path)
+    prompts = None if prompts is None else file_path("prompts", prompts)
+    if facts_per_relation is not None:
+        whole_number("facts_per_relation", facts_per_relation, 2)
     read = _Read()
     kind = _read_folder(path, read) if path.is_dir() else _read_own(path, read)
     if prompts is not None:
-        _read_own(Path(prompts), read)
+        _read_own(prompts, read)
     facts = _by_relation(path, read, facts_per_relation)
     digest = hashlib.sha256("".join(f"{file.name} {sha256_file(file)}\n" for file in read.files).encode()).hexdigest()
     own = {relation: read.prompts[relation] for relation in facts}

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.nn.modules import module as all_modules
 
-from sparse_control.arguments import brief, elements, whole_number
+from sparse_control.arguments import elements, instance, whole_number
 from sparse_control.errors import UnsupportedModel
 from sparse_control.models.decode import DecodeStep
 from sparse_control.models.language_model import LanguageModel
@@ -43,8 +43,7 @@ def check_exact_mode(lm: LanguageModel) -> None:
             below float32; or the model has a submodule in training mode, a compiled one or one with a backward hook,
             or parameters that are offloaded or quantised.
     """
-    if not isinstance(lm, LanguageModel):
-        raise ValueError(f"lm must be a LanguageModel, as load_model gives, got {brief(lm)}")
+    instance("lm", lm, LanguageModel)
     check_mode(lm)
     check_modules(lm)
     for name, parameter in lm.model.named_parameters():

@@ -8,11 +8,12 @@ import torch
 from scipy.sparse.linalg import LinearOperator
 from torch import Tensor
 
-from sparse_control.arguments import brief, real_tensor, whole_number
+from sparse_control.arguments import brief, whole_number
 from sparse_control.jacobian.guard import check_exact_mode, decode_steps, exact_mode
 from sparse_control.jacobian.sweep import pull_back, push_forward
 from sparse_control.models.decode import DecodeStep, as_prompt
 from sparse_control.models.language_model import LanguageModel
+from sparse_control.tensors import as_float64
 
 KEPT_BYTES = 1 << 30  # of keys and values that wait for the next pass
 PROMPTS_PER_FORWARD = 4  # enough rows for the matrix products to run at their full rate
@@ -40,23 +41,6 @@ def like(result: Tensor, given: Any) -> Array:
         return result.to(given) if given.is_floating_point() else result.to(given.device)
     floating = isinstance(given, np.ndarray) and given.dtype.kind == "f"
     return result.numpy().astype(given.dtype if floating else np.float64, copy=False)
-
-
-def as_float64(name: str, values: Any) -> Tensor:
-    """Real numbers of any shape, in a tensor or in anything `real_tensor` takes, as a float64 CPU tensor.
-
-    Raises:
-        ValueError: not a dense array of finite real numbers.
-    """
-    if not isinstance(values, Tensor):
-        return torch.from_numpy(real_tensor(name, values))
-    dense = values.layout == torch.strided and not (values.is_nested or values.is_meta or values.is_quantized)
-    if not dense or values.is_complex() or values.dtype == torch.bool:
-        raise ValueError(f"{name} must be a dense tensor of real numbers, got {values.dtype} on {values.device}")
-    converted = values.detach().to("cpu", torch.float64)
-    if not torch.isfinite(converted).all():
-        raise ValueError(f"{name} must be finite")
-    return converted
 
 
 def as_block(vectors: Any, rows: int, name: str = "vectors") -> Tensor:
@@ -188,7 +172,8 @@ def as_corpus(lm: LanguageModel, corpus_ids: Any) -> list[Tensor]:
     Raises:
         ValueError: not a sequence of prompts, none, or a prompt that the model does not take (names it).
     """
-    if not isinstance(corpus_ids, (Sequence, np.ndarray, Tensor)) or isinstance(corpus_ids, (str, bytes)):
+    sequence = isinstance(corpus_ids, (Sequence, np.ndarray, Tensor)) and not isinstance(corpus_ids, (str, bytes))
+    if not sequence or getattr(corpus_ids, "ndim", 1) == 0:
         raise ValueError(f"corpus_ids must be a sequence of prompts, got {brief(corpus_ids)}")
     if len(corpus_ids) == 0:
         raise ValueError("corpus_ids must hold at least one prompt")

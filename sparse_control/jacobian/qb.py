@@ -10,6 +10,8 @@ from sparse_control.arguments import whole_number
 from sparse_control.jacobian.operator import Array, Operator, as_states, like
 from sparse_control.jacobian.probes import Probe, random_probes
 
+MOST_POWER_ITERATIONS = 100  # each takes two passes over the corpus; a range settles within a few
+
 
 @dataclass(frozen=True, eq=False)
 class Factors:
@@ -55,10 +57,12 @@ class Factors:
         Raises:
             ValueError: more columns than there are, or rank < 1.
         """
+        width = self.Q.shape[0]
+        rank = whole_number("rank", rank, 1, width)
         oversampling = whole_number("oversampling", self.oversampling if oversampling is None else oversampling, 0)
-        columns = min(whole_number("rank", rank, 1) + oversampling, self.Q.shape[0])
+        columns = min(rank + oversampling, width)
         if columns > self.r:
-            raise ValueError(f"rank must be an integer in 1..{self.r - oversampling}, got {rank}")
+            raise ValueError(f"rank + oversampling must be at most r = {self.r}, got {rank} + {oversampling}")
         return Factors(self.Q[:, :columns], self.B[:columns], rank, oversampling)
 
 
@@ -80,7 +84,7 @@ def randomized_qb(
         op: operator of shape (d, d); products are asked for in float64.
         rank: k, 1..d-1.
         oversampling: p >= 0.
-        power_iterations: q >= 0.
+        power_iterations: q, 0..100.
         seed: of the probe stream.
         probe: "gaussian" or "rademacher".
 
@@ -115,7 +119,7 @@ def qb_of_probes(op: Operator, omega: Tensor, rank: int, oversampling: int, powe
     Raises:
         ValueError: power_iterations out of range, or an operator whose products are not finite.
     """
-    power_iterations = whole_number("power_iterations", power_iterations, 0)
+    power_iterations = whole_number("power_iterations", power_iterations, 0, MOST_POWER_ITERATIONS)
     Q = orthonormal(op.matmat(omega))
     for _ in range(power_iterations):
         Q = orthonormal(op.matmat(orthonormal(op.rmatmat(Q))))

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface
 
+from sparse_control.arguments import brief
 from sparse_control.errors import UnsupportedModel
 from sparse_control.models.batches import group_by_length
 from sparse_control.models.language_model import LanguageModel
@@ -31,8 +32,8 @@ def as_prompt(lm: LanguageModel, input_ids: Sequence[int] | Tensor, name: str) -
     """
     try:
         ids = torch.as_tensor(input_ids, device=lm.device)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise ValueError(f"{name} must be a sequence of token ids, got {input_ids!r}; encode text first") from error
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        raise ValueError(f"{name} must be a sequence of token ids, got {brief(input_ids)}; encode text first") from error
     if ids.ndim != 1 or len(ids) < 2 or ids.dtype not in TOKEN_DTYPES:
         raise ValueError(f"{name} must be token ids (T,) with T >= 2, got {ids.dtype} of shape {tuple(ids.shape)}")
     if not 0 <= int(ids.min()) <= int(ids.max()) < lm.vocabulary:

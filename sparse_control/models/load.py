@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from sparse_control.arguments import brief, file_path, instance
 from sparse_control.errors import InputError
 from sparse_control.files import sha256_file
 from sparse_control.models.convert import converted
@@ -29,24 +30,44 @@ def load_model(name: str, dtype: str = "float32", device: str = "auto") -> Langu
         device: a torch device, or "auto": CUDA where there is one, else the CPU.
 
     Raises:
+        ValueError: an argument of the wrong type.
         NotAvailable: a registry name that has not been fetched; the message gives the command.
-        InputError: unknown name or dtype; a truncated or altered file; tensors that are not those of the configuration;
+        InputError: unknown name, dtype or device; a truncated or altered file; tensors that are not those of the configuration;
             a tokenizer that is not the model's.
         UnsupportedModel: the self-check failed; the message says which part.
     """
+    file_path("name", name)  # which it is where no registry has it
+    instance("dtype", dtype, str)
+    device = _device(device)
     identity, location = model_identity(name, dtype), locate(name)
     folder = converted(location, identity) if location.is_gguf else location.folder
     model, tokenizer = read_model(folder, dtype)
     if identity_at(location, dtype) != identity:
         raise InputError(f"{name}: its files changed while they were loaded; load it again")
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
     model = model.to(device).eval().requires_grad_(False)
     lm = LanguageModel.wrap(model, tokenizer)
     check_tokenizer(name, tokenizer, lm.vocabulary)
     lm = replace(lm, provenance=_provenance(location, identity, tokenizer, device))
     self_check(lm)
     return lm
+
+
+def _device(device: str | torch.device) -> str:
+    """The device by name, "auto" resolved.
+
+    Raises:
+        InputError: not a device that this torch computes on.
+    """
+    if isinstance(device, str) and device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        if not isinstance(device, (str, torch.device)):
+            raise TypeError("expected its name")
+        torch.zeros(1, device=device).cpu()
+    except (TypeError, RuntimeError, AssertionError) as error:
+        reason = " ".join(str(error).split())[:120]
+        raise InputError(f"device: {brief(device)} is no device to compute on ({reason}); use auto or cpu") from error
+    return str(device)
 
 
 def _provenance(location: Location, identity: ModelIdentity, tokenizer: Any, device: str) -> dict[str, Any]:

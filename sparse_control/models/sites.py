@@ -8,9 +8,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from sparse_control.arguments import choice, whole_number
 from sparse_control.models.language_model import LanguageModel
 
 COMPONENTS = ("head", "mlp", "resid")
+MOST = 2**31 - 1  # layers, heads and positions
 _NAME = re.compile(r"L(\d+)\.(head\.(\d+)|mlp|resid)@(-?\d+)")
 
 
@@ -35,13 +37,10 @@ class Site:
     position: int = -1
 
     def __post_init__(self) -> None:
-        if self.component not in COMPONENTS:
-            raise ValueError(f"component must be one of {', '.join(COMPONENTS)}, got {self.component!r}")
-        for name, value, low in (("layer", self.layer, 0), ("position", self.position, None), ("head", self.head, 0)):
-            if name == "head" and value is None:
-                continue
-            if isinstance(value, bool) or not isinstance(value, int) or (low is not None and value < low):
-                raise ValueError(f"{name} must be an integer{'' if low is None else ' from 0 on'}, got {value!r}")
+        choice("component", self.component, COMPONENTS)
+        for name, value, low in (("layer", self.layer, 0), ("position", self.position, -MOST), ("head", self.head, 0)):
+            if name != "head" or value is not None:
+                object.__setattr__(self, name, whole_number(name, value, low, MOST))
         if (self.head is None) == (self.component == "head"):
             raise ValueError(f"head must be given for component 'head' and for no other, got {self.head!r}")
 

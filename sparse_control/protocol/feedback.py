@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from sparse_control.arguments import real_number, whole_number
+from sparse_control.arguments import elements, real_array, real_number, whole_number
 
 DIVERGED = 10.0  # an error that many times the first one ends the loop
 
@@ -31,21 +31,16 @@ class FeedbackPlan:
     dose_limits: tuple[float, float] = (-4.0, 4.0)
 
     def __post_init__(self) -> None:
-        if isinstance(self.targets, str) or not hasattr(self.targets, "__len__"):
-            raise ValueError(f"targets must be a sequence of numbers, got {self.targets!r}")
         for name in ("gain", "tolerance"):
             real_number(name, getattr(self, name))
-        for index, target in enumerate(self.targets):
+        for index, target in enumerate(elements("targets", self.targets)):
             real_number(f"targets[{index}]", target)
         if self.tolerance < 0:
             raise ValueError(f"tolerance must not be negative, got {self.tolerance!r}")
         whole_number("readouts", self.readouts, 1)
-        try:
-            low, high = map(float, self.dose_limits)
-        except (TypeError, ValueError, OverflowError) as error:
-            raise ValueError("dose_limits must be two numbers of float64, (low, high)") from error
-        if not low <= 0 <= high:
-            raise ValueError(f"dose_limits must hold 0, got {tuple(self.dose_limits)!r}")
+        limits = real_array("dose_limits", self.dose_limits).tolist()
+        if len(limits) != 2 or not limits[0] <= 0 <= limits[1]:
+            raise ValueError(f"dose_limits must be (low, high) and hold 0, got {tuple(limits)}")
 
 
 @dataclass(frozen=True)

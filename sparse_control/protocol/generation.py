@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sparse_control.arguments import real_number, whole_number
+from sparse_control.arguments import brief, choice, elements, instance, real_number, whole_number
 from sparse_control.errors import InputError
 from sparse_control.models import LanguageModel
 from sparse_control.models.decode import as_prompt
@@ -89,12 +89,17 @@ def generate(
         InputError: the patched logits are not finite.
         UnsupportedModel: a submodule in training mode, which draws anew in every forward.
     """
+    instance("lm", lm, LanguageModel)
+    instance("intervention", intervention, Intervention)
+    if pair is not None:
+        instance("pair", pair, Pair)
+    if isinstance(prompt, str) and lm.tokenizer is None:
+        raise ValueError(f"prompt must be token ids, as the model has no tokenizer, got {brief(prompt)}")
     ids = as_prompt(lm, lm.encode(prompt) if isinstance(prompt, str) else prompt, "prompt")
-    doses = [real_number(f"doses[{index}]", dose) for index, dose in enumerate(doses)]
+    doses = [real_number(f"doses[{index}]", dose) for index, dose in enumerate(elements("doses", doses))]
     if not doses:
         raise ValueError("doses: none given")
-    if phases not in PHASES:
-        raise ValueError(f"phases must be one of {', '.join(PHASES)}, got {phases!r}")
+    choice("phases", phases, PHASES)
     max_tokens = whole_number("max_tokens", max_tokens, 1)
     temperature = real_number("temperature", temperature)
     if temperature < 0:
@@ -103,7 +108,8 @@ def generate(
     _check_room(lm, len(ids), max_tokens)
     _check_places(lm, intervention, phases, len(ids))
     contrasts = _contrasts(lm, intervention, phases, ids, pair)
-    stop = _stop_ids(lm) if stop_ids is None else frozenset(stop_ids)
+    instance("together", together, bool)
+    stop = _stop_ids(lm) if stop_ids is None else _checked_stop_ids(stop_ids)
 
     rows = [doses] if together else [[dose] for dose in doses]
     generations = []
@@ -223,9 +229,14 @@ def _contrasts(
         )
     if pair is None:
         raise ValueError("pair is missing: without directions of its own an intervention uses the pair's contrast")
-    if tuple(ids.tolist()) != tuple(pair.source_ids):
+    if tuple(ids.tolist()) != pair.source_ids:
         raise ValueError(f"pair: the prompt is not the source of pair {pair.id}")
     return pair_contrasts(lm, pair, intervention.support)
+
+
+def _checked_stop_ids(stop_ids: Collection[int]) -> frozenset[int]:
+    given = list(stop_ids) if isinstance(stop_ids, (set, frozenset)) else elements("stop_ids", stop_ids)
+    return frozenset(whole_number(f"stop_ids[{index}]", token, 0) for index, token in enumerate(given))
 
 
 def _stop_ids(lm: LanguageModel) -> frozenset[int]:

@@ -5,15 +5,17 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sparse_control.arguments import real_number, whole_number
+from sparse_control.arguments import brief, elements, instance, real_number, whole_number
 from sparse_control.errors import InputError
 from sparse_control.models import LanguageModel
 from sparse_control.models.decode import as_prompt
 from sparse_control.models.sites import Site, add_at_sites, capture_sites, check_site, site_width
 from sparse_control.protocol.panels.pair import Pair
+from sparse_control.tensors import as_float64
 
 
 def check_places(sites: Iterable[Site], lengths: Iterable[int]) -> None:
@@ -50,7 +52,7 @@ def check_length(lm: LanguageModel, name: str, length: int) -> None:
         raise InputError(f"{name}: has {length} tokens, more than the {room} positions of {lm.name}; use a shorter one")
 
 
-def check_readable(lm: LanguageModel, pairs: Any) -> None:
+def check_readable(lm: LanguageModel, pairs: Any, name: str = "pairs") -> None:
     """Refuse what is no sequence of pairs, and a pair whose tokens are none of the model's.
 
     Raises:
@@ -58,15 +60,15 @@ def check_readable(lm: LanguageModel, pairs: Any) -> None:
         InputError: a prompt longer than the model's positions.
     """
     if isinstance(pairs, Pair):
-        raise ValueError(f"pairs must be a sequence of pairs, got one pair; use (pair,) with pair {pairs.id}")
+        raise ValueError(f"{name} must be a sequence of pairs, got one pair; use (pair,) with pair {pairs.id}")
     if isinstance(pairs, (str, bytes)) or not isinstance(pairs, Sequence):
-        raise ValueError(f"pairs must be a sequence of pairs, such as a tuple, got {type(pairs).__name__}")
+        raise ValueError(f"{name} must be a sequence of pairs, such as a tuple, got {type(pairs).__name__}")
     if len(pairs) == 0:
-        raise ValueError("pairs: none given; every pair was dropped, or the split is empty")
+        raise ValueError(f"{name}: none given; every pair was dropped, or the split is empty")
     outputs = lm.model.get_output_embeddings().weight.shape[0]
     for index, pair in enumerate(pairs):
         if not isinstance(pair, Pair):
-            raise ValueError(f"pairs[{index}] must be a Pair, got {type(pair).__name__}")
+            raise ValueError(f"{name}[{index}] must be a Pair, got {type(pair).__name__}")
         for side in ("source", "target"):
             as_prompt(lm, getattr(pair, f"{side}_ids"), f"pair {pair.id}: {side}_ids")
             for token in getattr(pair, f"{side}_answer_ids"):
@@ -95,30 +97,36 @@ class Intervention:
     def __post_init__(self) -> None:
         if isinstance(self.support, Site):
             raise ValueError(f"support must be a sequence of sites, got one site; use ({self.support.name},)")
-        support = tuple(self.support)
+        support = tuple(elements("support", self.support))
         for site in support:
             if not isinstance(site, Site):
-                raise ValueError(f"support must hold Site objects, got {site!r}; parse names with parse_site")
+                raise ValueError(f"support must hold Site objects, got {brief(site)}; parse names with parse_site")
         if len(set(support)) != len(support):
             twice = next(site for site in support if support.count(site) > 1)
             raise ValueError(f"support holds site {twice.name} twice")
-        if len(self.strengths) != len(support):
-            raise ValueError(f"strengths has length {len(self.strengths)}, support has {len(support)} sites")
-        strengths = tuple(real_number(f"strengths[{i}]", value) for i, value in enumerate(self.strengths))
+        strengths = [
+            real_number(f"strengths[{i}]", value) for i, value in enumerate(elements("strengths", self.strengths))
+        ]
+        if len(strengths) != len(support):
+            raise ValueError(f"strengths has length {len(strengths)}, support has {len(support)} sites")
         object.__setattr__(self, "support", support)
-        object.__setattr__(self, "strengths", strengths)
+        object.__setattr__(self, "strengths", tuple(strengths))
         if self.directions is None:
             return
-        if len(self.directions) != len(support):
-            raise ValueError(f"directions has length {len(self.directions)}, support has {len(support)} sites")
-        directions = tuple(torch.as_tensor(vector).detach().double() for vector in self.directions)
-        for site, vector in zip(support, directions, strict=True):
+        given = self.directions
+        if not isinstance(given, (Sequence, np.ndarray, Tensor)) or isinstance(given, (str, bytes)):
+            raise ValueError(f"directions must be a sequence of vectors, got {brief(given)}")
+        if getattr(given, "ndim", 1) == 0 or len(given) != len(support):
+            found = "none" if getattr(given, "ndim", 1) == 0 else len(given)
+            raise ValueError(f"directions has length {found}, support has {len(support)} sites")
+        directions = []
+        for index, site in enumerate(support):
+            vector = as_float64(f"directions[{index}] of site {site.name}", given[index])
             if vector.ndim != 1:
                 shape = tuple(vector.shape)
-                raise ValueError(f"site {site.name}: direction must have one dimension, got shape {shape}")
-            if not torch.isfinite(vector).all():
-                raise ValueError(f"site {site.name}: direction is not finite")
-        object.__setattr__(self, "directions", directions)
+                raise ValueError(f"directions[{index}] of site {site.name} must have one dimension, got shape {shape}")
+            directions.append(vector)
+        object.__setattr__(self, "directions", tuple(directions))
 
     def check(self, lm: LanguageModel) -> None:
         """Refuse a site outside the model, a direction of another width than its site, or a model in training mode.
@@ -127,7 +135,7 @@ class Intervention:
             ValueError: names the site.
             UnsupportedModel: a submodule in training mode; its dropout would draw anew in every forward.
         """
-        lm.check_evaluation_mode()
+        instance("lm", lm, LanguageModel).check_evaluation_mode()
         for index, site in enumerate(self.support):
             check_site(lm, site)
             if self.directions is not None and len(self.directions[index]) != site_width(lm, site):
@@ -186,11 +194,11 @@ def patched(
             padded batch.
         UnsupportedModel: a submodule in training mode.
     """
-    dose = real_number("dose", dose) * (-1.0 if reverse else 1.0)
-    intervention.check(lm)
+    dose = real_number("dose", dose) * (-1.0 if instance("reverse", reverse, bool) else 1.0)
+    instance("intervention", intervention, Intervention).check(lm)
     contrasts: dict[Site, Tensor] = {}
     if pair is not None:
-        check_readable(lm, (pair,))
+        check_readable(lm, (instance("pair", pair, Pair),))
         check_places(intervention.support, [len(pair.source_ids)])
     if intervention.directions is None:
         if pair is None:

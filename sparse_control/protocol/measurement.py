@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Tensor
 
-from sparse_control.arguments import real_number
+from sparse_control.arguments import elements, instance, real_number
 from sparse_control.models import LanguageModel
 from sparse_control.models.sites import Site
 from sparse_control.protocol.feedback import FeedbackPlan, Trajectory, track_all
@@ -59,11 +59,13 @@ def measure(
         InputError: a readout is not finite.
         UnsupportedModel: a submodule in training mode.
     """
-    intervention.check(lm)
+    instance("intervention", intervention, Intervention).check(lm)
     doses = _checked_doses(doses)
-    for pairs in (evaluate, reuse):  # both before anything is read
-        if pairs is not None and not isinstance(pairs, Split):
-            check_readable(lm, pairs)
+    for name, pairs in (("evaluate", evaluate), ("reuse", reuse)):  # both before anything is read
+        if not isinstance(pairs, Split) and (name == "evaluate" or pairs is not None):
+            check_readable(lm, pairs, name)
+    if feedback is not None:
+        instance("feedback", feedback, FeedbackPlan)
     evaluated = _split(lm, evaluate, intervention, reader)
     contrasts = {site: evaluated.contrasts[site] for site in intervention.support}
     _check_contrasts(intervention, contrasts)
@@ -84,11 +86,7 @@ def measure(
 
 
 def _checked_doses(doses: Sequence[float]) -> list[float]:
-    try:
-        given = list(doses)
-    except TypeError as error:
-        raise ValueError(f"doses must be a sequence of numbers, got {doses!r}") from error
-    checked = [real_number(f"doses[{i}]", dose) for i, dose in enumerate(given)]
+    checked = [real_number(f"doses[{i}]", dose) for i, dose in enumerate(elements("doses", doses))]
     if 0.0 not in checked or 1.0 not in checked:
         raise ValueError(f"doses must hold 0 and 1, got {checked}")
     return checked

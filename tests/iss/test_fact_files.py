@@ -96,7 +96,7 @@ def test_the_first_so_many_facts(tmp_path):
         "Bath",
         "Lyon",
     ]
-    with pytest.raises(InputError, match="facts_per_relation must be at least 2, got 1"):
+    with pytest.raises(ValueError, match="facts_per_relation must be an integer at least 2, got 1"):
         read_facts(tmp_path, facts_per_relation=1)
 
 

@@ -84,7 +84,7 @@ def test_no_interval_where_there_is_no_spread_between_relations(values, relation
         (([float("nan")], ["a"]), r"values\[0\] must be finite, got nan"),
         (([1.0], ["a"], 0), "n_resamples must be an integer in 1..1000000, got 0"),
         (([1.0], ["a"], 10, 0, 1.0), "confidence must be in"),
-        (([1.0, 2.0], ["a", "b"], 10, -1), "seed must be a non-negative integer"),
+        (([1.0, 2.0], ["a", "b"], 10, -1), "seed must be an integer at least 0"),
     ],
 )
 def test_bad_arguments(arguments, message):

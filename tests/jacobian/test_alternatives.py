@@ -81,7 +81,7 @@ def test_kind_and_dtype_follow_the_states(name):
     with pytest.raises(ValueError, match=f"h must have last dimension {D}"):
         estimate.reduce(torch.ones(3))
     for rank in (0, 11, True):
-        with pytest.raises(ValueError, match="rank must be an integer"):
+        with pytest.raises(ValueError, match="rank must be an integer|rank [+] oversampling must be at most"):
             estimate.truncate(rank)
 
 
@@ -269,16 +269,16 @@ def test_same_seed_same_bits_and_other_seed_other_probes():
     ("build", "message"),
     [
         (lambda: deflated_factors(OPERATOR, D), f"rank must be an integer in 1..{D - 1}, got {D}"),
-        (lambda: deflated_factors(OPERATOR, 4, power_iterations=-1), "power_iterations must be an integer at least 0"),
+        (lambda: deflated_factors(OPERATOR, 4, power_iterations=-1), "power_iterations must be an integer in 0..100"),
         (lambda: deflated_factors(OPERATOR, 4, shift=float("nan")), "shift must be a finite number, got nan"),
         (lambda: deflated_factors(np.eye(4), 2), "op must be an operator of this package, got ndarray"),
         (lambda: mean_diagonal(DenseOperator(np.ones((3, 4)))), r"op must be square, got shape \(3, 4\)"),
         (lambda: mean_diagonal(ProductsOnly(SLOW_DECAY), probes=0), "probes must be an integer at least 1, got 0"),
-        (lambda: mean_diagonal(ProductsOnly(SLOW_DECAY), seed=-1), "seed must be a non-negative integer"),
+        (lambda: mean_diagonal(ProductsOnly(SLOW_DECAY), seed=-1), "seed must be an integer at least 0"),
         (lambda: activation_factors(OPERATOR, activations(0, seed=1), 0), "rank must be an integer in 1.."),
         (lambda: activation_factors(OPERATOR, activations(0, seed=1), 4, -1), "oversampling must be an integer at"),
         (lambda: output_sketch(OPERATOR, D + 1), f"rank must be an integer in 1..{D}, got {D + 1}"),
-        (lambda: output_sketch(OPERATOR, 4, True), "seed must be a non-negative integer, got True"),
+        (lambda: output_sketch(OPERATOR, 4, True), "seed must be an integer at least 0, got True"),
         (lambda: svd_factors(SLOW_DECAY, 4, -1), "oversampling must be an integer at least 0, got -1"),
     ],
 )

@@ -148,10 +148,10 @@ def test_same_seed_same_bits_and_other_seed_other_probes():
         ({"rank": 0}, "rank must be an integer in 1..59"),
         ({"rank": D}, "rank must be an integer in 1..59, got 60"),
         ({"rank": 5, "oversampling": -1}, "oversampling must be an integer at least 0, got -1"),
-        ({"rank": 5, "power_iterations": -1}, "power_iterations must be an integer at least 0, got -1"),
-        ({"rank": 5, "probe": "uniform"}, "probe must be 'gaussian' or 'rademacher', got 'uniform'"),
-        ({"rank": 5, "seed": -1}, "seed must be a non-negative integer"),
-        ({"rank": 5, "seed": True}, "seed must be a non-negative integer"),
+        ({"rank": 5, "power_iterations": -1}, "power_iterations must be an integer in 0..100, got -1"),
+        ({"rank": 5, "probe": "uniform"}, "probe must be one of gaussian, rademacher, got 'uniform'"),
+        ({"rank": 5, "seed": -1}, "seed must be an integer at least 0"),
+        ({"rank": 5, "seed": True}, "seed must be an integer at least 0"),
     ],
 )
 def test_bad_arguments(arguments, message):
@@ -174,8 +174,8 @@ def test_not_an_operator(op, message):
 
 def test_truncation_bounds():
     factors = randomized_qb(DenseOperator(SLOW_DECAY), rank=10, oversampling=5)
-    for rank in (0, 11):
-        with pytest.raises(ValueError, match="rank must be an integer"):
+    for rank, message in ((0, "rank must be an integer in 1..60"), (11, "at most r = 15, got 11 [+] 5")):
+        with pytest.raises(ValueError, match=message):
             factors.truncate(rank)
 
 

@@ -191,7 +191,7 @@ WORDS = {"task": "tiny", "split": "fit", "orientation": "none", "source": "", "t
     [
         (lambda lm: parse_site("L01.attention@-1"), "unknown site 'L01.attention@-1'; sites are named like"),
         (lambda lm: Site("attention", 1), "component must be one of head, mlp, resid, got 'attention'"),
-        (lambda lm: Site("mlp", -1), "layer must be an integer from 0 on, got -1"),
+        (lambda lm: Site("mlp", -1), "layer must be an integer in 0..2147483647, got -1"),
         (lambda lm: measure(lm, Intervention((Site("mlp", 3),), (1.0,)), UNEQUAL), "layer 3 is outside 0..2"),
         (lambda lm: measure(lm, Intervention((Site("head", 0, 4),), (1.0,)), UNEQUAL), "head 4 is outside 0..3"),
         (
@@ -216,7 +216,7 @@ WORDS = {"task": "tiny", "split": "fit", "orientation": "none", "source": "", "t
                             target_answer_ids=(6,), positions=(1,), **WORDS),
             "pair p: source has 3 tokens and target 2",
         ),
-        (lambda lm: measure(lm, Intervention((LAST,), (1.0,)), []), "pairs: none given; every pair was dropped"),
+        (lambda lm: measure(lm, Intervention((LAST,), (1.0,)), []), "evaluate: none given; every pair was dropped"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_one_line_and_leaves_no_hook(lm, call, message):

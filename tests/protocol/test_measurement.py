@@ -155,14 +155,14 @@ def test_norms_give_the_dose_its_unit(lm):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"evaluate": ()}, "pairs: none given"),
-        ({"evaluate": PAIRS[0]}, r"pairs must be a sequence of pairs, got one pair; use \(pair,\)"),
-        ({"evaluate": None}, "pairs must be a sequence of pairs, such as a tuple, got NoneType"),
-        ({"evaluate": iter(PAIRS)}, "pairs must be a sequence of pairs"),
-        ({"evaluate": ["text"]}, r"pairs\[0\] must be a Pair, got str"),
-        ({"reuse": PAIRS[0]}, "pairs must be a sequence of pairs, got one pair"),
-        ({"doses": 1.0}, "doses must be a sequence of numbers, got 1.0"),
-        ({"doses": None}, "doses must be a sequence of numbers, got None"),
+        ({"evaluate": ()}, "evaluate: none given"),
+        ({"evaluate": PAIRS[0]}, r"evaluate must be a sequence of pairs, got one pair; use \(pair,\)"),
+        ({"evaluate": None}, "evaluate must be a sequence of pairs, such as a tuple, got NoneType"),
+        ({"evaluate": iter(PAIRS)}, "evaluate must be a sequence of pairs"),
+        ({"evaluate": ["text"]}, r"evaluate\[0\] must be a Pair, got str"),
+        ({"reuse": PAIRS[0]}, "reuse must be a sequence of pairs, got one pair"),
+        ({"doses": 1.0}, "doses must be a sequence, got 1.0"),
+        ({"doses": None}, "doses must be a sequence, got None"),
         ({"doses": (0.0, 0.5)}, "doses must hold 0 and 1"),
         ({"doses": (0.0, 1.0, math.nan)}, r"doses\[2\] must be a finite number"),
         ({"doses": (0, 1, 10**400)}, r"doses\[2\] must be a finite number"),
@@ -239,12 +239,8 @@ def test_a_model_in_training_mode_is_refused(part):
     ("change", "message"),
     [
         ({"source_ids": (3, 4, 100), "target_ids": (3, 5, 100)}, r"source_ids must hold ids in 0..99, got 3..100"),
-        ({"source_ids": (3, -4, 7), "target_ids": (3, 5, 7)}, r"source_ids must hold ids in 0..99, got -4..7"),
         ({"source_ids": (3, 4, 7), "target_ids": (3, 100, 7)}, r"target_ids must hold ids in 0..99"),
-        ({"source_ids": (3, 4.0, 7), "target_ids": (3, 5, 7)}, r"source_ids must be token ids"),
         ({"source_answer_ids": (100,)}, r"source_answer_ids must be an integer in 0..99, got 100"),
-        ({"target_answer_ids": (8, -1)}, r"target_answer_ids must be an integer in 0..99, got -1"),
-        ({"target_answer_ids": (8.0,)}, r"target_answer_ids must be an integer in 0..99, got 8.0"),
     ],
 )
 def test_pairs_of_another_vocabulary_are_refused_before_any_forward(lm, change, message):

@@ -316,16 +316,16 @@ def test_all_sites_share_one_bounded_strength():
     [
         (
             lambda: chosen_sites([[1.0, 2.0]], [1.0], [0, 0]),
-            r"support must hold indices in 0..1, each once, got \[0, 0",
+            r"support must hold one index or more, each once, got \[0, 0",
         ),
-        (lambda: chosen_sites([[1.0, 2.0]], [1.0], [2]), "support must hold indices in 0..1"),
-        (lambda: chosen_sites([[1.0, 2.0]], [1.0], []), "k must be an integer in 1..2, got 0"),
+        (lambda: chosen_sites([[1.0, 2.0]], [1.0], [2]), r"support\[0\] must be an integer in 0..1, got 2"),
+        (lambda: chosen_sites([[1.0, 2.0]], [1.0], []), r"support must hold one index or more, each once, got \[\]"),
         (lambda: chosen_sites([[1.0]], [0.0], [0]), "target is all zero"),
         (lambda: chosen_sites([[1.0]], [1.0], [0], max_strength=-1), "max_strength must be positive, got -1"),
         (lambda: top_k([[1.0]], [1.0], 2), "k must be an integer in 1..1, got 2"),
         (
             lambda: random_supports([[1.0]], [1.0], 1, 0, np.random.default_rng(0)),
-            "draws must be an integer at least 1, got 0",
+            "draws must be an integer in 1..10000, got 0",
         ),
         (lambda: driver_omp_remeasured(additive(np.eye(2)), np.eye(2), [0.0, 0.0], 1), "target is all zero"),
         (
@@ -391,11 +391,11 @@ def test_strengths_beyond_float64_are_refused(name):
         (lambda: driver_omp([[1.0]], [1.0], 1, min_effect=10**400), "min_effect must be a finite number"),
         (lambda: driver_omp([[1e300]], [1e-300], 1, max_strength=1e300), None),
         (lambda: driver_omp([[1e-300]], [1e300], 1, max_strength=1e-300), "max_strength 1e-300 is out of proportion"),
-        (lambda: chosen_sites([[1.0, 2.0]], [1.0], [0.7]), "support must hold indices"),
-        (lambda: chosen_sites([[1.0, 2.0]], [1.0], None), "support must hold indices"),
+        (lambda: chosen_sites([[1.0, 2.0]], [1.0], [0.7]), r"support\[0\] must be an integer in 0..1, got 0.7"),
+        (lambda: chosen_sites([[1.0, 2.0]], [1.0], None), "support must be a sequence, got None"),
         (
             lambda: random_supports([[1.0]], [1.0], 1, "a", np.random.default_rng(0)),
-            "draws must be an integer at least 1",
+            "draws must be an integer in 1..10000",
         ),
     ],
 )

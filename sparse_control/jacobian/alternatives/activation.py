@@ -13,9 +13,10 @@ from sklearn.covariance import ledoit_wolf_shrinkage
 from torch import Tensor
 
 from sparse_control.arguments import whole_number
-from sparse_control.jacobian.operator import Array, Operator, as_float64
+from sparse_control.jacobian.operator import Array, Operator
 from sparse_control.jacobian.probes import Probe, random_probes
 from sparse_control.jacobian.qb import Factors, check_operator, qb_of_probes
+from sparse_control.tensors import as_float64
 
 
 def activation_factors(

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from string import Formatter
 from typing import Any
 
+from sparse_control.arguments import elements, instance, whole_number
 from sparse_control.errors import InputError
 from sparse_control.models.chat import chat_text
 
@@ -55,6 +56,10 @@ class Pair:
         source_answer_ids, target_answer_ids: the tokens the answers are in context. The readout is the logsumexp of the
             logits of the target's less that of the source's: with one answer each, the logit difference.
         positions: where the two prompts differ, 0..T-1.
+
+    Raises:
+        ValueError: a field of the wrong type.
+        InputError: the pair is none: names what.
     """
 
     id: str
@@ -72,6 +77,14 @@ class Pair:
     positions: tuple[int, ...]
 
     def __post_init__(self) -> None:
+        for name in ("id", "task", "split", "orientation", "source", "target"):
+            instance(name, getattr(self, name), str)
+        for name in ("source_ids", "target_ids", "source_answer_ids", "target_answer_ids", "positions"):
+            ids = enumerate(elements(name, getattr(self, name)))
+            object.__setattr__(self, name, tuple(whole_number(f"{name}[{index}]", value, 0) for index, value in ids))
+        for name in ("source_answers", "target_answers"):
+            answers = tuple(instance(name, answer, str) for answer in elements(name, getattr(self, name)))
+            object.__setattr__(self, name, answers)
         _check_lengths(self.id, self.source_ids, self.target_ids)
         if len(self.source_ids) < 2:
             raise InputError(f"pair {self.id}: a prompt needs at least two tokens, got {len(self.source_ids)}")

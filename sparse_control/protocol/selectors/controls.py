@@ -1,14 +1,16 @@
 """Controls at the same number of sites: supports that are given, largest in the mean, or drawn at random."""
 
-import operator
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from sparse_control.arguments import whole_number
+from sparse_control.arguments import elements, instance, whole_number
 from sparse_control.protocol.selectors.selection import Problem, Selection
 from sparse_control.protocol.selectors.strengths import common_strength
+
+MOST_DRAWS = 10_000
 
 
 def chosen_sites(effects: Any, target: Any, support: Sequence[int], max_strength: float | None = None) -> Selection:
@@ -24,14 +26,12 @@ def chosen_sites(effects: Any, target: Any, support: Sequence[int], max_strength
         ValueError: names the argument: empty, non-finite, wrong shape, an index twice or outside 0..S-1, an all-zero
             target, a `max_strength` that is not positive.
     """
-    try:
-        support = [operator.index(index) for index in support]
-    except TypeError as error:
-        raise ValueError(f"support must hold indices, each once, got {support!r}") from error
-    problem = Problem.of(effects, target, len(support))
-    effects, target = problem.effects, problem.target
-    if len(set(support)) != problem.k or not all(0 <= index < effects.shape[1] for index in support):
-        raise ValueError(f"support must hold indices in 0..{effects.shape[1] - 1}, each once, got {support}")
+    problem = Problem.of(effects, target, 1)
+    effects, target, last = problem.effects, problem.target, problem.effects.shape[1] - 1
+    support = [whole_number(f"support[{i}]", index, 0, last) for i, index in enumerate(elements("support", support))]
+    if not support or len(set(support)) != len(support):
+        raise ValueError(f"support must hold one index or more, each once, got {support}")
+    problem = replace(problem, k=len(support))
     problem.check_target()
     bound = problem.scaled_bound(max_strength)
     total = float(target @ target)
@@ -67,15 +67,15 @@ def random_supports(
 
     Args:
         effects, target, k: as in `driver_omp`.
-        draws: how many.
+        draws: how many, 1..10,000.
         generator: draws them.
         max_strength: bound on |strength|; None: unbounded.
 
     Raises:
-        ValueError: as `chosen_sites`, `k` outside 1..S, or `draws` below 1.
+        ValueError: as `chosen_sites`, `k` outside 1..S, `draws` outside 1..10,000, or no numpy generator.
     """
     problem = Problem.of(effects, target, k)
-    draws = whole_number("draws", draws, 1)
+    draws, generator = whole_number("draws", draws, 1, MOST_DRAWS), instance("generator", generator, np.random.Generator)
     n_sites = problem.effects.shape[1]
     supports = [np.sort(generator.choice(n_sites, size=problem.k, replace=False)) for _ in range(draws)]
     return tuple(chosen_sites(effects, target, support, max_strength) for support in supports)
