@@ -1,6 +1,5 @@
 """Archives of `torch.save`, read as data: nothing in them is unpickled as code."""
 
-import pickle
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -34,15 +33,18 @@ def read_archive(path: Path, *, largest: int, restore: str) -> Any:
         if sum(member.file_size for member in members) > size:
             raise InputError(f"{path}: unpacks to more than it holds; save it with torch.save")
         for member in members:
+            if member.filename.endswith("/constants.pkl"):
+                raise InputError(f"{path}: is a program (TorchScript), not tensors; {restore}")
             if member.filename.endswith(".pkl") and member.file_size > LARGEST_PICKLE:
                 raise InputError(f"{path}: {member.filename}: {member.file_size} bytes is more than tensors need")
-        return torch.load(path, map_location="cpu", weights_only=True)
     except InputError:
         raise
-    except pickle.UnpicklingError as error:  # its text advises to unpickle whatever is there
+    except Exception as error:  # the reader raises many kinds; each means that this is no whole archive
+        reason = " ".join(str(error).split())[:200]
+        raise InputError(f"{path}: not a readable tensor file ({reason}); {restore}") from error
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # of many kinds, some with the advice to unpickle whatever is there
         raise InputError(
             f"{path}: holds other things than tensors and plain values, or is damaged; {restore}"
         ) from error
-    except Exception as error:  # the readers raise many kinds; each means that this is no whole tensor file
-        reason = " ".join(str(error).split())[:200]
-        raise InputError(f"{path}: not a readable tensor file ({reason}); {restore}") from error

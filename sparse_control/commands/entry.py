@@ -4,6 +4,8 @@ import errno
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
+from typing import TextIO
 
 import click
 
@@ -12,19 +14,24 @@ from sparse_control.errors import InputError
 
 BROKEN_PIPE = 141  # as a shell reports a process that wrote to a closed pipe
 INTERRUPTED = 130
-UNREACHABLE = (errno.ENAMETOOLONG, errno.EACCES)  # what asking whether a path is there raises, not answers
+MACHINE = (  # what the machine refuses, whatever the program does: a person can mend it
+    errno.EACCES, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EMFILE, errno.ENAMETOOLONG, errno.ENFILE, errno.ENOSPC,
+    errno.EPERM, errno.EROFS,
+)  # fmt: skip
 
 
 def fail(message: str, code: int = 2) -> int:
     """Print one error line on stderr and return the exit code."""
     from sparse_control.records.base import printable
 
-    click.echo(f"error: {printable(' '.join(message.split()))}", err=True)
+    with suppress(OSError):  # nowhere to say it: the exit code is left
+        click.echo(f"error: {printable(' '.join(message.split()))}", err=True)
     return code
 
 
 def exit_code(command: click.Command, arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code; errors a person can mend are one line on stderr."""
+    _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
@@ -35,7 +42,8 @@ def exit_code(command: click.Command, arguments: Sequence[str] | None = None) ->
     except click.exceptions.Abort:  # what click makes of a keyboard interrupt
         return fail("interrupted", INTERRUPTED)
     except click.ClickException as error:
-        error.show()
+        with suppress(OSError):
+            error.show()
         return error.exit_code
     except InputError as error:
         return fail(str(error))
@@ -50,9 +58,23 @@ def exit_code(command: click.Command, arguments: Sequence[str] | None = None) ->
     except SystemExit as leaving:  # click ends with 1 where the reader of a pipe has gone
         return BROKEN_PIPE if isinstance(sys.stdout, click.utils.PacifyFlushWrapper) else leaving.code
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes once more at exit
+        _leave(sys.stdout)
         return BROKEN_PIPE
     except OSError as error:
-        if error.errno not in UNREACHABLE or error.filename is None:
+        if error.errno not in MACHINE:
             raise
-        return fail(f"{error.filename}: {error.strerror}")
+        if error.filename is None:  # a stream
+            _leave(sys.stdout)
+        return fail(f"{error.filename or 'output'}: {error.strerror}")
+
+
+def _open_closed_streams() -> None:
+    """Give a closed standard stream nowhere to go, before a file that is opened gets its number."""
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w"))
+
+
+def _leave(stream: TextIO) -> None:
+    """Let what a stream still holds go nowhere: the interpreter flushes it once more at its exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -1,6 +1,5 @@
 """`run generate`: text under an intervention, from a six-axis record or from a file of one's own."""
 
-import json
 import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -8,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sparse_control.commands.options import ModelName, Text, log, source_options
+from sparse_control.commands.text import json_text
 from sparse_control.errors import InputError
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def generate(
         raise InputError(str(error)) from error
     if as_json:
         report = _as_json(lm, applied, prompt or chat, phases, done)
-        click.echo(json.dumps(report, indent=1, ensure_ascii=False, allow_nan=False))
+        click.echo(json_text(report))
         return
     for one in done:
         click.echo(f"dose {one.dose:g}" + (" (unpatched)" if one.dose == 0 else ""))

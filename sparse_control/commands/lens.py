@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from sparse_control.commands.options import log, model_option, preset_option
+from sparse_control.commands.text import json_text
 from sparse_control.errors import InputError
 from sparse_control.project import project_folder
 
@@ -92,7 +93,7 @@ def lens_show(file: Path, as_json: bool) -> None:
     }  # fmt: skip
     facts |= {key: value for key, value in read.metadata.items() if key not in facts}
     if as_json:
-        click.echo(json.dumps(facts, indent=1, ensure_ascii=False, allow_nan=False))
+        click.echo(json_text(facts))
         return
     for key, value in facts.items():
         click.echo(printable(f"{key}: {value if isinstance(value, (str, int)) else json.dumps(value)}"))
@@ -131,7 +132,7 @@ def lens_score(
     result = lens_iss(lm, read, settings, facts=facts, layers=layers)
     if as_json:
         result |= {"lens_sha256": sha256_file(file), "preset": preset, "provenance": lm.provenance}
-        click.echo(json.dumps(result, indent=1, ensure_ascii=False, allow_nan=False))
+        click.echo(json_text(result))
         return
     click.echo(f"{result['metric']}: {result['model']}, lens of {result['n_prompts']} prompts, "
                f"{result['n_facts']} {facts} facts, preset {preset}")  # fmt: skip

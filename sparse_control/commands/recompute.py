@@ -1,11 +1,11 @@
 """`reproduce`, `verify` and `score`: from saved numbers, without a model."""
 
-import json
 from pathlib import Path
 
 import click
 
 from sparse_control.commands.options import Folder, root_option, wait_option
+from sparse_control.commands.text import json_text
 from sparse_control.errors import InputError
 from sparse_control.files import read_text
 from sparse_control.project import project_folder
@@ -45,9 +45,7 @@ def verify(root: Path | None, as_json: bool, verbose: bool) -> None:
     failed = sum(check.status == "FAIL" for check in counted)
     if as_json:
         lines = [{"name": check.name, "status": check.status, "detail": check.detail} for check in checks]
-        click.echo(
-            json.dumps({"checks": len(counted), "failed": failed, "results": lines}, indent=1, ensure_ascii=False)
-        )
+        click.echo(json_text({"checks": len(counted), "failed": failed, "results": lines}))
     else:
         for check in checks:
             if verbose or check.status != "ok":
@@ -79,7 +77,7 @@ def score(file: Path | None, form: str | None) -> None:
     from sparse_control.tables.score import HEADINGS, score_rows, score_table
 
     if form == "schema":
-        click.echo(json.dumps(ScoreFile.model_json_schema(), indent=1, ensure_ascii=True))
+        click.echo(json_text(ScoreFile.model_json_schema()))
         return
     if form == "example":
         click.echo(read_text(project_folder() / "examples" / "score_example.json"), nl=False)
@@ -88,7 +86,7 @@ def score(file: Path | None, form: str | None) -> None:
         raise InputError("FILE: is missing; `score --example` prints one to start from")
     name, axes = score_file(file)
     if form == "json":
-        click.echo(json.dumps({"name": name, "axes": axes}, indent=1, ensure_ascii=True, allow_nan=False))
+        click.echo(json_text({"name": name, "axes": axes}))
         return
     if form in ("tex", "html"):
         from sparse_control.tables.render import render_one

@@ -89,7 +89,12 @@ def _provenance(location: Location, identity: ModelIdentity, tokenizer: Any, dev
 
 
 def _tokenizer_sha256(tokenizer: Any) -> str:
-    with tempfile.TemporaryDirectory() as folder:
-        files = [Path(path) for path in tokenizer.save_pretrained(folder)]
-        hashes = sorted((path.name, sha256_file(path)) for path in files if path.is_file())
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            files = [Path(path) for path in tokenizer.save_pretrained(folder)]
+            hashes = sorted((path.name, sha256_file(path)) for path in files if path.is_file())
+    except Exception as error:  # writers in other languages raise bare ones
+        raise InputError(
+            f"TMPDIR: the tokenizer cannot be saved there for its hash ({error}); make room, or set it to another folder"
+        ) from error
     return hashlib.sha256(repr(hashes).encode()).hexdigest()

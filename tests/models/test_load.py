@@ -6,6 +6,7 @@ import torch
 from sparse_control.errors import InputError, NotAvailable
 from sparse_control.models import load_model
 from sparse_control.models.identity import model_label
+from sparse_control.models.load import _tokenizer_sha256
 from sparse_control.registry import registry
 from tests.support.tiny import prompt, tiny_model
 
@@ -116,3 +117,13 @@ def test_default_model(default_model):
     assert default_model.encode("The capital of France is").tolist() == [504, 3575, 282, 4649, 314]
     logits = default_model.model(input_ids=default_model.encode("The capital of France is")[None]).logits[0, -1]
     assert default_model.tokenizer.decode(logits.argmax()) == " Paris"
+
+
+@pytest.mark.parametrize("raised", [Exception("No space left on device (os error 28)"), OSError(28, "No space left")])
+def test_a_full_temporary_folder_is_one_line(raised):
+    class Tokenizer:
+        def save_pretrained(self, folder):
+            raise raised
+
+    with pytest.raises(InputError, match="^TMPDIR: the tokenizer cannot be saved there .*No space left.* make room"):
+        _tokenizer_sha256(Tokenizer())
