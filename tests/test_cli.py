@@ -111,8 +111,8 @@ def test_reproduce(run, built, tmp_path):
     code, out, err = run("reproduce", "--root", root)
     assert code == 0 and err == "" and str(root / "paper" / "tables") in out
     assert run("verify", "--root", root)[0] == 0
-    for path in (built / "paper" / "tables").iterdir():
-        assert (root / "paper" / "tables" / path.name).read_bytes() == path.read_bytes()
+    for path in filter(Path.is_file, (built / "paper").rglob("*")):
+        assert (root / path.relative_to(built)).read_bytes() == path.read_bytes()
 
 
 def test_reproduce_warns_of_changed_measurements(run, built, tmp_path):

@@ -124,7 +124,7 @@ class _Chain:
         return found
 
     def _rendered(self, name: str) -> Artefact | None:
-        match = re.fullmatch(rf"{TABLES}/(?P<table>.+)\.(csv|tex|html)", name)
+        match = re.fullmatch(rf"{TABLES}/(?P<table>.+)\.(csv|tex|html|json)", name)
         if match is None:
             return None
         kind = "rendered on the CPU by `reproduce` from saved measurements"

@@ -16,7 +16,7 @@ def sources_of(name: str, files: Iterable[str]) -> list[str]:
         files: measured ones.
     """
     folder, _, table = name.rpartition("/")
-    null = folder.removeprefix(f"{NULLS}/") or "none"
+    null = folder.removeprefix(f"{NULLS}/") if folder.startswith(f"{NULLS}/") else "none"
     tables = [TABLES[table]] if table in TABLES else TABLES.values()
     patterns = {pattern for one in tables for pattern in one.files(null)}
     return [file for file in files if any(fnmatchcase(file.partition("/")[2], pattern) for pattern in patterns)]

@@ -29,6 +29,8 @@ def paths(tmp_path):
     for path in frozen_files(paths, read_iss(paths).freeze.layers, reference=True):
         if not path.is_file():
             path.write_bytes(b"d")
+    for factors in factors_of(paths):
+        write_json(factors.folder / "metadata.json", dict(factors.expected))
     return paths
 
 

@@ -143,13 +143,13 @@ def code_of(root, sha256):
 
 
 def test_code_that_is_here_is_no_word_worth(root):
-    save_closure(root, *STAGES)
-    code_of(root, code_sha256(*STAGES))
+    save_closure(root, *STAGES.values())
+    code_of(root, code_sha256(*STAGES.values()))
     assert not [line for line in lines(root, "warn") if "jacobian_iss code" in line]
 
 
 def test_changed_modules_are_named(root):
-    path = save_closure(root, *STAGES)
+    path = save_closure(root, *STAGES.values())
     content = json.loads(path.read_text())
     content["files"]["sparse_control/iss/score.py"] = "0" * 64
     content["files"]["sparse_control/stages/old.py"] = "0" * 64
