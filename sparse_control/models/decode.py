@@ -4,6 +4,7 @@ Attention is causal, so nothing at earlier positions depends on the last token's
 before it are computed once, and every tangent and cotangent reuses them.
 """
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
@@ -14,14 +15,16 @@ from torch import Tensor, nn
 from transformers import AttentionInterface
 
 from sparse_control.arguments import brief
-from sparse_control.errors import UnsupportedModel
+from sparse_control.errors import InputError, UnsupportedModel
 from sparse_control.models.batches import group_by_length
+from sparse_control.models.hooks import STRANGER
 from sparse_control.models.language_model import LanguageModel
 from sparse_control.models.merge import merged_mlps
 from sparse_control.models.stream import block_input_as_leaf, capturing_stream, unwrap
 
 TOKEN_DTYPES = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
-DECODE_ATTENTION = "sparse_control_decode"
+DECODE_ATTENTION, SUFFIX_ATTENTION = "sparse_control_decode", "sparse_control_suffix"
+_SWITCHING = threading.Lock()
 
 
 def as_prompt(lm: LanguageModel, input_ids: Sequence[int] | Tensor, name: str) -> Tensor:
@@ -59,16 +62,23 @@ def read_cache(lm: LanguageModel, tokens: Tensor) -> list[tuple[Tensor, Tensor]]
 
 @contextmanager
 def using_attention(lm: LanguageModel, name: str) -> Iterator[None]:
-    """Let the model's attention be a registered one; its configuration is put back on any exit."""
+    """Let the model's attention be a registered one; its configuration is put back on any exit.
+
+    Raises:
+        InputError: another thread is using the model so.
+    """
     configs = {
         id(module.config): module.config
         for module in lm.model.modules()
         if getattr(module, "config", None) is not None and hasattr(module.config, "_attn_implementation")
     }
-    before = {key: config._attn_implementation for key, config in configs.items()}
-    try:
+    with _SWITCHING:
+        before = {key: config._attn_implementation for key, config in configs.items()}
+        if any(name in (DECODE_ATTENTION, SUFFIX_ATTENTION) for name in before.values()):
+            raise InputError(f"{lm.name}: {STRANGER}")
         for config in configs.values():
             config._attn_implementation = name
+    try:
         yield
     finally:
         for key, config in configs.items():
@@ -137,7 +147,9 @@ def _decode_attention(
     """
     if s_aux is not None or position_bias is not None:
         raise UnsupportedModel(f"{type(module).__name__}: attention sinks and position biases are not supported")
-    decoding = _active.get()
+    decoding = _active.get(None)
+    if decoding is None:  # the configuration is that of another thread's forward
+        raise InputError(f"{type(module).__name__}: {STRANGER}")
     keys, values = decoding.cache[module.layer_idx]
     check_heads(decoding.lm, query, key, value, (keys, values))
     heads, _, dim = keys.shape

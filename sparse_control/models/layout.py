@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from sparse_control.errors import UnsupportedModel
@@ -42,6 +43,9 @@ REFUSED = {
     "opt": "its MLP takes the tokens of all prompts as one list, in which a position has no place",
 }
 LAYER_TYPES = ("full_attention", "sliding_attention")  # by the names of configurations
+# What stands between an MLP and the residual stream, by its name in the block; `self_check` measures that it is all.
+MLP_NORMS = ("post_feedforward_layernorm", "post_mlp_layernorm", "post_norm2")
+MLP_FACTORS = ("residual_multiplier", "residual_scale", "mlp_beta_factor", "layer_scalar")
 
 
 @dataclass(frozen=True)
@@ -52,7 +56,10 @@ class Layout:
         blocks: the L blocks in order; block l maps h^l to h^(l+1).
         final_norm: the norm after the last block; its input is h^L.
         attention_outputs: per block, the attention output projection; its input is the heads side by side.
-        mlps: per block, the MLP; its output is what the block adds.
+        mlps: per block, the MLP.
+        mlp_outputs: per block, the module whose output, times the factor, the MLP adds to the residual stream: the MLP
+            itself, or the norm that follows it.
+        mlp_factors: that factor; 1 in most architectures.
         n_heads: query heads of every block.
         head_dim: width of one head in the input of the output projection.
     """
@@ -61,6 +68,8 @@ class Layout:
     final_norm: nn.Module
     attention_outputs: tuple[nn.Module, ...]
     mlps: tuple[nn.Module, ...]
+    mlp_outputs: tuple[nn.Module, ...]
+    mlp_factors: tuple[float, ...]
     n_heads: int
     head_dim: int
 
@@ -97,11 +106,14 @@ def find_layout(model: nn.Module) -> Layout:
             )
     outputs = tuple(_descend(block, names.attention_output, model_type) for block in blocks)
     n_heads, head_dim = _heads(model, outputs)
+    mlps = tuple(_descend(block, names.mlp, model_type) for block in blocks)
     return Layout(
         blocks=tuple(blocks),
         final_norm=_descend(model, names.final_norm, model_type),
         attention_outputs=outputs,
-        mlps=tuple(_descend(block, names.mlp, model_type) for block in blocks),
+        mlps=mlps,
+        mlp_outputs=tuple(_first(block, MLP_NORMS, mlp) for block, mlp in zip(blocks, mlps, strict=True)),
+        mlp_factors=tuple(_number(_first(block, MLP_FACTORS, 1.0)) for block in blocks),
         n_heads=n_heads,
         head_dim=head_dim,
     )
@@ -132,3 +144,15 @@ def _heads(model: nn.Module, outputs: Sequence[nn.Module]) -> tuple[int, int]:
             f"model type {model_type!r}: {n_heads} heads do not fill a projection of {width} numbers"
         )
     return n_heads, width // n_heads
+
+
+def _first(block: nn.Module, names: tuple[str, ...], default: Any) -> Any:
+    """The first of these attributes that the block has."""
+    return next((getattr(block, name) for name in names if hasattr(block, name)), default)
+
+
+def _number(value: Any) -> float:
+    """A factor; 1 where the attribute is something else, on which the self-check decides."""
+    if isinstance(value, Tensor) and value.numel() == 1:
+        return float(value)
+    return float(value) if isinstance(value, (int, float)) else 1.0

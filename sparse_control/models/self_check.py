@@ -29,6 +29,20 @@ def _final_state(lm: LanguageModel, input_ids: torch.Tensor) -> torch.Tensor:
     return kept[0]
 
 
+@torch.no_grad()
+def _check_mlp_site(lm: LanguageModel, input_ids: torch.Tensor, state: torch.Tensor, layer: int) -> None:
+    """What is added at an MLP's site is what the residual stream (d,) behind the block moves by, at any dose."""
+    pushes = [dose * state.roll(1) for dose in (1.0, -3.0)]  # as large as the state, and elsewhere
+    for push in pushes:
+        with add_at_sites(lm, {Site("mlp", layer): push}, length=input_ids.shape[1]):
+            moved = full_stream(lm, input_ids)[layer + 1][0, -1] - state
+        if _relative(moved - push, push) > 10 * TOLERANCE[lm.model.dtype]:
+            raise UnsupportedModel(
+                f"{lm.name}: what the MLP of block {layer} adds to the residual stream is not found; "
+                "it goes through something that is neither a known norm nor a known factor"
+            )
+
+
 def self_check(lm: LanguageModel) -> None:
     """Hold stream, Jacobian row, decode step, rerun suffix, sites and a zero patch against the model's own results.
 
@@ -88,6 +102,9 @@ def _compare(lm: LanguageModel) -> None:
     for site in sites:
         if site not in captured or captured[site].shape[1:] != (length, site_width(lm, site)):
             raise UnsupportedModel(f"{lm.name}: a forward does not pass site {site.name} as one row per token")
+
+    for layer in sorted({0, lm.n_layers // 2, lm.n_layers - 1}):
+        _check_mlp_site(lm, input_ids, stream[layer + 1][0, -1], layer)
 
     site = Site("resid", 0)
     zero = {site: torch.zeros(lm.width, device=lm.device)}

@@ -1,14 +1,16 @@
-"""Sites: their names, where they stand in a model, reading them and adding to them."""
+"""Sites: their names, which modules have them, reading them and adding to them."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from sparse_control.arguments import choice, whole_number
+from sparse_control.models.hooks import Forward, hooking
 from sparse_control.models.language_model import LanguageModel
 
 COMPONENTS = ("head", "mlp", "resid")
@@ -18,11 +20,12 @@ _NAME = re.compile(r"L(\d+)\.(head\.(\d+)|mlp|resid)@(-?\d+)")
 
 @dataclass(frozen=True, order=True)
 class Site:
-    """One place an intervention can act.
+    """Where an intervention can act.
 
     Attributes:
-        component: `head`, a slice of the attention output projection's input; `mlp`, the MLP's output;
-            `resid`, the block's output, which is h^(layer+1) of the residual stream.
+        component: `head`, a head's slice of the attention output projection's input, whatever the block makes of the
+            projected sum afterwards, such as a norm; `mlp`, what the MLP adds to the residual stream, after the norm
+            or the factor that some architectures have there; `resid`, the block's output, which is h^(layer+1).
         layer: block index, 0..L-1.
         head: head index for `head`, else None.
         position: token position; negative counts from the end of the prompt.
@@ -93,93 +96,120 @@ def all_sites(lm: LanguageModel, components: Sequence[str] = ("head", "mlp"), po
     return tuple(sites)
 
 
-def _module(lm: LanguageModel, site: Site) -> nn.Module:
-    layout = lm.layout
-    return {"head": layout.attention_outputs, "mlp": layout.mlps, "resid": layout.blocks}[site.component][site.layer]
-
-
-def _columns(lm: LanguageModel, site: Site) -> slice:
-    if site.component != "head":
-        return slice(None)
-    return slice(site.head * lm.head_dim, (site.head + 1) * lm.head_dim)
-
-
 def _index(site: Site, length: int) -> int:
     if not -length <= site.position < length:
         raise ValueError(f"site {site.name}: position {site.position} is outside a prompt of {length} tokens")
     return site.position % length
 
 
-def _by_module(lm: LanguageModel, sites: Sequence[Site]) -> dict[nn.Module, list[Site]]:
-    grouped: dict[nn.Module, list[Site]] = {}
-    for site in sites:
-        check_site(lm, site)
-        grouped.setdefault(_module(lm, site), []).append(site)
-    return grouped
+# --- hooks ----------------------------------------------------------------------------------------------------------
+
+
+def _module(lm: LanguageModel, site: Site) -> nn.Module:
+    layout = lm.layout
+    by_component = {"head": layout.attention_outputs, "mlp": layout.mlp_outputs, "resid": layout.blocks}
+    return by_component[site.component][site.layer]
+
+
+def _columns(lm: LanguageModel, site: Site) -> slice:
+    """Those of a site's activation among what its module takes in or gives out."""
+    if site.component != "head":
+        return slice(None)
+    return slice(site.head * lm.head_dim, (site.head + 1) * lm.head_dim)
+
+
+def _factor(lm: LanguageModel, site: Site) -> float:
+    """A site's activation over what its module gives out."""
+    return lm.layout.mlp_factors[site.layer] if site.component == "mlp" else 1.0
 
 
 @contextmanager
 def _acting_at(
-    grouped: Mapping[nn.Module, list[Site]], act: Callable[[Tensor, list[Site]], Tensor | None]
+    lm: LanguageModel,
+    sites: Sequence[Site],
+    act: Callable[[Tensor, list[Site]], Tensor | None],
+    begin: Callable[[Forward], None],
 ) -> Iterator[None]:
-    """Call `act(activation, sites)` at each module's sites; a tensor it returns takes the activation's place."""
+    """Call `act(what the module has, its sites)` at each module; a tensor it returns replaces what the module has."""
+    inputs: dict[nn.Module, list[Site]] = {}
+    outputs: dict[nn.Module, list[Site]] = {}
+    for site in sites:
+        check_site(lm, site)
+        modules = inputs if site.component == "head" else outputs  # heads are in the projection's input
+        modules.setdefault(_module(lm, site), []).append(site)
 
-    def before(sites: list[Site]):
-        def hook(_module: nn.Module, args: tuple) -> tuple | None:
-            changed = act(args[0], sites)
-            return None if changed is None else (changed, *args[1:])
+    def bound(modules: dict[nn.Module, list[Site]]) -> dict[nn.Module, Callable[[Tensor], Tensor | None]]:
+        return {module: partial(act, sites=here) for module, here in modules.items()}
 
-        return hook
+    with hooking(lm, bound(inputs), bound(outputs), begin):
+        yield
 
-    def after(sites: list[Site]):
-        def hook(_module: nn.Module, _args: tuple, output: Tensor | tuple) -> Tensor | tuple | None:
-            first, *rest = output if isinstance(output, tuple) else (output,)
-            changed = act(first, sites)
-            return (changed, *rest) if changed is not None and isinstance(output, tuple) else changed
 
-        return hook
+@contextmanager
+def adding(
+    lm: LanguageModel, additions: Mapping[Site, Tensor], locate: Callable[[Forward], Mapping[Site, int]]
+) -> Iterator[None]:
+    """Add a vector to the activation at each site in every forward, where the forward has the site.
 
-    with ExitStack() as stack:
-        for module, sites in grouped.items():
-            if sites[0].component == "head":  # heads stand in the input of the projection, the others in outputs
-                handle = module.register_forward_pre_hook(before(sites))
-            else:
-                handle = module.register_forward_hook(after(sites))
-            stack.callback(handle.remove)
+    Everything is resolved and checked before the first hook is registered. Activations are never changed in place.
+
+    Args:
+        lm: the model.
+        additions: per site (site width,) or (B, site width).
+        locate: a forward -> index among its tokens, of each site that it has.
+
+    Raises:
+        ValueError: a site outside the model, or a vector of another width.
+        InputError, UnsupportedModel: as `hooking`.
+    """
+    for site, vector in additions.items():
+        check_site(lm, site)
+        if vector.shape[-1] != site_width(lm, site):
+            raise ValueError(
+                f"site {site.name}: direction has width {vector.shape[-1]}, the site has {site_width(lm, site)}"
+            )
+    located: dict[Site, int] = {}
+
+    def begin(forward: Forward) -> None:
+        located.clear()
+        located.update(locate(forward))
+
+    def add(activation: Tensor, sites: list[Site]) -> Tensor | None:
+        here = [site for site in sites if site in located]
+        if not here:
+            return None
+        added = activation.clone()
+        for site in here:
+            vector, factor = additions[site], _factor(lm, site)
+            vector = vector if factor == 1 else vector / factor
+            added[:, located[site], _columns(lm, site)] += vector.to(activation)
+        return added
+
+    with _acting_at(lm, list(additions), add, begin):
         yield
 
 
 @contextmanager
 def add_at_sites(lm: LanguageModel, additions: Mapping[Site, Tensor], length: int) -> Iterator[None]:
-    """Add a vector to the activation at each site in every forward of `length` tokens.
-
-    Forwards of another length pass untouched. Everything is resolved and checked before the first hook
-    is registered; own hooks alone are removed, on any exit. Activations are never changed in place.
+    """Add a vector to the activation at each site in every forward, each of `length` tokens.
 
     Args:
+        lm: the model.
         additions: per site (site width,) or (B, site width).
-        length: tokens of the patched forward; negative positions count from its end.
+        length: tokens of a forward; negative positions count from its end.
 
     Raises:
-        ValueError: a site outside the model or the prompt, or a vector of another width.
+        ValueError: as `adding`, a site outside the forward, or a forward of another length.
+        InputError, UnsupportedModel: as `hooking`.
     """
-    grouped = _by_module(lm, list(additions))
-    for site, vector in additions.items():
-        _index(site, length)
-        if vector.shape[-1] != site_width(lm, site):
-            raise ValueError(
-                f"site {site.name}: direction has width {vector.shape[-1]}, the site has {site_width(lm, site)}"
-            )
+    located = {site: _index(site, length) for site in additions}
 
-    def patch(activation: Tensor, sites: list[Site]) -> Tensor:
-        if activation.shape[1] != length:
-            return activation
-        patched = activation.clone()
-        for site in sites:
-            patched[:, _index(site, length), _columns(lm, site)] += additions[site].to(activation)
-        return patched
+    def locate(forward: Forward) -> Mapping[Site, int]:
+        if forward.length != length:
+            raise ValueError(f"the patch is for forwards of {length} tokens, got one of {forward.length}")
+        return located
 
-    with _acting_at(grouped, patch):
+    with adding(lm, additions, locate):
         yield
 
 
@@ -188,11 +218,12 @@ def capturing_sites(lm: LanguageModel, sites: Sequence[Site]) -> Iterator[dict[S
     """Read the activations (B, T, site width) of the last forward at each site, whatever its position."""
     captured: dict[Site, Tensor] = {}
 
-    def read(activation: Tensor, sites_here: list[Site]) -> None:
-        for site in sites_here:
-            captured[site] = activation[..., _columns(lm, site)].detach().clone()
+    def read(activation: Tensor, sites: list[Site]) -> None:
+        for site in sites:
+            own, factor = activation[..., _columns(lm, site)].detach().clone(), _factor(lm, site)
+            captured[site] = own if factor == 1 else own * factor
 
-    with _acting_at(_by_module(lm, sites), read):
+    with _acting_at(lm, sites, read, lambda forward: None):
         yield captured
 
 

@@ -13,13 +13,13 @@ import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, DynamicCache
 
-from sparse_control.errors import UnsupportedModel
+from sparse_control.errors import InputError, UnsupportedModel
 from sparse_control.models.batches import group_by_length
-from sparse_control.models.decode import read_cache, using_attention
+from sparse_control.models.decode import SUFFIX_ATTENTION, read_cache, using_attention
+from sparse_control.models.hooks import STRANGER
 from sparse_control.models.language_model import LanguageModel
 from sparse_control.models.stream import capturing_stream, changing_block_input
 
-SUFFIX_ATTENTION = "sparse_control_suffix"
 KEPT_BYTES = 1 << 28  # of unpatched states per set of prompts
 
 
@@ -142,7 +142,9 @@ def _suffix_attention(
     """Attention of S new tokens per row; the R rows of a prompt share the keys and values before them uncopied."""
     if s_aux is not None or position_bias is not None:
         raise UnsupportedModel(f"{type(module).__name__}: attention sinks and position biases are not supported")
-    suffixes = _active.get()
+    suffixes = _active.get(None)
+    if suffixes is None:  # the configuration is that of another thread's forward
+        raise InputError(f"{type(module).__name__}: {STRANGER}")
     keys, values = suffixes.keys[module.layer_idx], suffixes.values[module.layer_idx]
     bias = suffixes.bias[module.layer_idx][:, None, None]  # (P, 1, 1, S, tokens + S)
     rows, heads, length, dim = key.shape

@@ -15,7 +15,7 @@ _HOMES = {
     "driver_omp_remeasured": "sparse_control.protocol.selectors",
     "generate": "sparse_control.protocol.generation",
     "measure": "sparse_control.protocol.measurement",
-    "patched": "sparse_control.protocol.intervention",
+    "patched": "sparse_control.protocol.patching",
     "random_supports": "sparse_control.protocol.selectors",
     "top_k": "sparse_control.protocol.selectors",
 }

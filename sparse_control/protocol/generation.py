@@ -20,8 +20,9 @@ from sparse_control.errors import InputError
 from sparse_control.models import LanguageModel
 from sparse_control.models.decode import as_prompt
 from sparse_control.models.sites import Site, add_at_sites
-from sparse_control.protocol.intervention import Intervention, pair_contrasts
+from sparse_control.protocol.intervention import Intervention
 from sparse_control.protocol.panels.pair import Pair
+from sparse_control.protocol.patching import pair_contrasts
 from sparse_control.seeds import stream
 
 Phases = Literal["prompt", "generation", "both"]

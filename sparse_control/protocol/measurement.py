@@ -9,11 +9,12 @@ from sparse_control.arguments import elements, instance, real_number
 from sparse_control.models import LanguageModel
 from sparse_control.models.sites import Site
 from sparse_control.protocol.feedback import FeedbackPlan, Trajectory, track_all
-from sparse_control.protocol.intervention import Intervention, check_readable
+from sparse_control.protocol.intervention import Intervention
 from sparse_control.protocol.panels.offtarget import OffTargetPrompt
 from sparse_control.protocol.panels.pair import Pair
 from sparse_control.protocol.preservation import OffTargetPanel, measured_preservation
 from sparse_control.protocol.prompts import read_prompts
+from sparse_control.protocol.readable import check_readable
 from sparse_control.protocol.readouts import dose_readouts, wrong_way
 from sparse_control.protocol.splits import Reader, Split
 

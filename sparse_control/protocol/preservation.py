@@ -11,9 +11,10 @@ from torch import Tensor
 from sparse_control.metrics.preservation import kl_divergence
 from sparse_control.models import LanguageModel
 from sparse_control.models.sites import Site
-from sparse_control.protocol.intervention import Intervention, check_length, check_places
+from sparse_control.protocol.intervention import Intervention
 from sparse_control.protocol.panels.offtarget import OffTargetPrompt
 from sparse_control.protocol.prompts import Prompts, read_prompts
+from sparse_control.protocol.readable import check_length, check_positions
 from sparse_control.protocol.splits import Reader
 
 
@@ -35,13 +36,13 @@ class OffTargetPanel:
         """Tokenise and run the prompts; `sites` are those that will be patched.
 
         Raises:
-            ValueError: a site outside the model or a prompt, two names of one place, a prompt longer than the
+            ValueError: a site outside the model or a prompt, two names of one site, a prompt longer than the
                 model's positions.
         """
         ids = [lm.encode(prompt.text).tolist() for prompt in prompts]
         for prompt, tokens in zip(prompts, ids, strict=True):
             check_length(lm, f"prompt {prompt.id}", len(tokens))
-        check_places(sites, map(len, ids))
+        check_positions(sites, map(len, ids))
         return cls(tuple(prompt.id for prompt in prompts), reader(lm, ids, sites))
 
 

@@ -11,9 +11,9 @@ from sparse_control.errors import InputError
 from sparse_control.models import LanguageModel
 from sparse_control.models.sites import Site
 from sparse_control.protocol.directions import contrasts
-from sparse_control.protocol.intervention import check_places, check_readable
 from sparse_control.protocol.panels.pair import Pair
 from sparse_control.protocol.prompts import Prompts, read_prompts
+from sparse_control.protocol.readable import check_positions, check_readable
 
 Reader = Callable[[LanguageModel, Sequence[Sequence[int]], Sequence[Site]], Prompts]
 
@@ -43,11 +43,11 @@ class Split:
         """Run source and target prompts unpatched.
 
         Raises:
-            ValueError: as `check_readable`, a site outside the model or a prompt, two names of one place.
+            ValueError: as `check_readable`, a site outside the model or a prompt, two names of one site.
             InputError: the model's logits are not finite.
         """
         check_readable(lm, pairs)
-        check_places(sites, [len(pair.source_ids) for pair in pairs])
+        check_positions(sites, [len(pair.source_ids) for pair in pairs])
         source = reader(lm, [pair.source_ids for pair in pairs], sites)
         target = reader(lm, [pair.target_ids for pair in pairs], sites)
         return cls(

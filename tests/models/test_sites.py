@@ -3,7 +3,16 @@
 import pytest
 import torch
 
-from sparse_control.models.sites import Site, add_at_sites, all_sites, capture_sites, parse_site, site_width
+from sparse_control.models.sites import (
+    Site,
+    add_at_sites,
+    all_sites,
+    capture_sites,
+    capturing_sites,
+    parse_site,
+    site_width,
+)
+from sparse_control.models.stream import full_stream
 from tests.support.tiny import CONFIGS, N_LAYERS, WIDTH, prompt, tiny_model
 
 
@@ -83,6 +92,53 @@ def test_heads_are_slices_of_the_projection_input():
     assert torch.equal(torch.cat(list(captured.values()), dim=-1), seen[0][:, -1])
 
 
+@pytest.mark.parametrize("name", CONFIGS)
+def test_the_mlp_site_is_what_the_mlp_adds_to_the_stream(name):
+    """Read, it is what the stream has more behind it; patched, the stream moves by dose times vector at any dose.
+
+    Also behind a norm that follows the MLP (Gemma 2 and 3, OLMo 2 and 3, GLM-4) and a factor on what it adds (Granite).
+    """
+    lm, ids = tiny_model(name, dtype=torch.float64), prompt()[None]
+    vector = torch.randn(WIDTH, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    with torch.no_grad():
+        before = full_stream(lm, ids)
+        for layer in range(N_LAYERS):
+            site = Site("mlp", layer, position=5)
+            for dose in (1.0, 2.0, 4.0, -0.5):
+                with add_at_sites(lm, {site: dose * vector}, length=24):
+                    moved = full_stream(lm, ids)[layer + 1][0] - before[layer + 1][0]
+                assert torch.allclose(moved[5], dose * vector, atol=1e-9), (site.name, dose)
+                assert torch.equal(moved[:5], torch.zeros_like(moved[:5]))
+            added = capture_sites(lm, ids, [site])[site]
+            with add_at_sites(lm, {site: -added}, length=24), capturing_sites(lm, [site]) as captured:
+                without = full_stream(lm, ids)[layer + 1][0, 5]
+            assert captured[site][:, 5].abs().max() < 1e-9
+            assert torch.allclose(before[layer + 1][0, 5] - without, added[0], atol=1e-9)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_the_head_site_is_a_slice_of_what_is_projected(name):
+    """The slice moves by the vector and the projected sum linearly; a norm behind it, where there is one, bends that."""
+    lm, ids = tiny_model(name, dtype=torch.float64), prompt()[None]
+    site = Site("head", 1, 2)
+    vector = torch.randn(lm.head_dim, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    projection = lm.layout.attention_outputs[1]
+    given = []
+    handle = projection.register_forward_hook(lambda _module, args, output: given.append((args[0], output)))
+    with torch.no_grad():
+        lm.model(input_ids=ids, use_cache=False)
+        for dose in (1.0, 2.0):
+            with add_at_sites(lm, {site: dose * vector}, length=24):
+                lm.model(input_ids=ids, use_cache=False)
+    handle.remove()
+    (plain, projected), *pushed = given
+    for dose, (taken, output) in zip((1.0, 2.0), pushed, strict=True):
+        moved = torch.zeros_like(plain)
+        moved[:, -1, 2 * lm.head_dim : 3 * lm.head_dim] = dose * vector
+        assert torch.allclose(taken - plain, moved, atol=1e-12)
+    assert torch.allclose(pushed[1][1] - projected, 2 * (pushed[0][1] - projected), atol=1e-9)
+
+
 def test_rows_of_a_batch_get_their_own_vectors():
     lm = tiny_model()
     batch = torch.stack([prompt(), prompt(shift=3)])
@@ -94,17 +150,18 @@ def test_rows_of_a_batch_get_their_own_vectors():
             assert torch.allclose(lm.model(input_ids=batch[row : row + 1]).logits[0, -1], together[row], atol=1e-5)
 
 
-def test_forwards_of_another_length_pass_untouched():
+def test_forwards_of_another_length_are_refused():
     lm = tiny_model()
-    plain = lm.model(input_ids=prompt(10)[None]).logits
-    with add_at_sites(lm, {Site("mlp", 0): torch.ones(WIDTH)}, length=24):
-        assert torch.equal(lm.model(input_ids=prompt(10)[None]).logits, plain)
+    with pytest.raises(ValueError, match="the patch is for forwards of 24 tokens, got one of 10"):
+        with add_at_sites(lm, {Site("mlp", 0): torch.ones(WIDTH)}, length=24):
+            lm.model(input_ids=prompt(10)[None])
+    assert hooks(lm) == 0
 
 
 def test_no_hook_stays_after_an_exception():
     lm = tiny_model()
     with pytest.raises(RuntimeError, match="inside"), add_at_sites(lm, {Site("mlp", 0): torch.ones(WIDTH)}, length=24):
-        assert hooks(lm) == 1
+        assert hooks(lm) > 0
         raise RuntimeError("inside")
     assert hooks(lm) == 0
 
@@ -133,6 +190,6 @@ def test_foreign_hooks_survive():
     lm = tiny_model()
     handle = lm.layout.mlps[0].register_forward_hook(lambda *_: None)
     with add_at_sites(lm, {Site("mlp", 0): torch.ones(WIDTH)}, length=24):
-        pass
+        lm.model(input_ids=prompt()[None])
     assert hooks(lm) == 1
     handle.remove()

@@ -15,10 +15,10 @@ from sparse_control.models.stream import unwrap
 from sparse_control.protocol import Intervention, measure, patched
 from sparse_control.protocol.effects import measured_effects
 from sparse_control.protocol.feedback import FeedbackPlan
-from sparse_control.protocol.intervention import check_places
 from sparse_control.protocol.panels.pair import Pair
 from sparse_control.protocol.preservation import OffTargetPanel
 from sparse_control.protocol.prompts import read_prompts
+from sparse_control.protocol.readable import check_positions
 from sparse_control.protocol.readouts import draw_readouts
 from sparse_control.protocol.splits import Split, margins
 from tests.support.pairs import hook_count, make_pair, make_pairs, plain_logits, plain_margin
@@ -205,7 +205,7 @@ WORDS = {"task": "tiny", "split": "fit", "orientation": "none", "source": "", "t
         (lambda lm: Intervention((LAST,), (float("nan"),)), r"strengths\[0\] must be a finite number, got nan"),
         (
             lambda lm: measure(lm, Intervention((Site("mlp", 0), Site("mlp", 0, position=6)), (1.0, 1.0)), UNEQUAL),
-            "sites L00.mlp@-1 and L00.mlp@6 are one place in a prompt of 7 tokens; name it once",
+            "sites L00.mlp@-1 and L00.mlp@6 are the same in a prompt of 7 tokens; name it once",
         ),
         (
             lambda lm: measure(lm, Intervention((Site("mlp", 0, position=1),), (1.0,)), UNEQUAL),
@@ -226,17 +226,17 @@ def test_a_mistake_is_one_line_and_leaves_no_hook(lm, call, message):
     assert hook_count(lm) == 0
 
 
-def test_one_place_has_one_name():
-    check_places((Site("mlp", 0), Site("mlp", 0, position=6), Site("mlp", 1, position=8)), [9, 12])
-    check_places((Site("head", 0, 0), Site("head", 0, 1, position=8)), [9])
-    with pytest.raises(ValueError, match="sites L00.mlp@8 and L00.mlp@-1 are one place in a prompt of 9 tokens"):
-        check_places((Site("mlp", 0, position=8), Site("mlp", 0)), [12, 9])
+def test_one_site_has_one_name():
+    check_positions((Site("mlp", 0), Site("mlp", 0, position=6), Site("mlp", 1, position=8)), [9, 12])
+    check_positions((Site("head", 0, 0), Site("head", 0, 1, position=8)), [9])
+    with pytest.raises(ValueError, match="sites L00.mlp@8 and L00.mlp@-1 are the same in a prompt of 9 tokens"):
+        check_positions((Site("mlp", 0, position=8), Site("mlp", 0)), [12, 9])
 
 
 @pytest.mark.parametrize("with_pair", [True, False])
-def test_two_names_of_one_place_are_refused_where_they_are_applied(lm, with_pair):
+def test_two_names_of_one_site_are_refused_where_they_are_applied(lm, with_pair):
     pair, sites = make_pair(0), (Site("mlp", 0), Site("mlp", 0, position=8))
-    with pytest.raises(ValueError, match="one place in a prompt of 9 tokens"):
+    with pytest.raises(ValueError, match="are the same in a prompt of 9 tokens"):
         with patched(lm, Intervention(sites, (1.0, 1.0), drawn(lm, sites)), pair=pair if with_pair else None):
             plain_logits(lm, pair.source_ids)
     assert hook_count(lm) == 0
@@ -263,6 +263,7 @@ def test_two_models_do_not_know_of_each_other(lm):
     before = plain_logits(other, pair.source_ids)
     with patched(lm, Intervention((LAST,), (1.0,), drawn(lm, (LAST,))), pair=pair):
         assert torch.equal(plain_logits(other, pair.source_ids), before)
+        assert not torch.equal(plain_logits(lm, pair.source_ids), plain_logits(tiny_model(), pair.source_ids))
 
 
 def test_edits_of_one_module_all_count(lm):

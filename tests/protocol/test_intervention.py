@@ -6,7 +6,7 @@ import torch
 
 from sparse_control.models.sites import Site, capture_sites, site_width
 from sparse_control.protocol import Intervention, patched
-from sparse_control.protocol.intervention import pair_contrasts
+from sparse_control.protocol.patching import pair_contrasts
 from tests.support.pairs import hook_count, make_pair, plain_logits
 from tests.support.tiny import N_LAYERS, prompt, tiny_model
 
@@ -128,13 +128,6 @@ def test_without_a_pair_every_forward_is_patched_from_its_own_end(lm):
             assert torch.equal(plain_logits(lm, pair.source_ids), expected)
             assert torch.equal(plain_logits(lm, pair.source_ids), expected)
     assert hook_count(lm) == 0
-
-
-def test_with_a_pair_other_lengths_pass_untouched(lm, pair):
-    other = make_pair(1, length=5, positions=(2,))
-    before = plain_logits(lm, other.source_ids)
-    with patched(lm, fixed(lm, Site("resid", 1)), pair=pair):
-        assert torch.equal(plain_logits(lm, other.source_ids), before)
 
 
 @pytest.mark.parametrize("with_pair", [True, False])

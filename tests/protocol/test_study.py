@@ -275,7 +275,7 @@ def test_sites_before_every_difference_are_no_candidates(tiny, tmp_path):
     [
         ([9], "protocol.positions: site L00.head.0@9: position 9 is outside a prompt of 7 tokens"),
         ([-1, 8], "protocol.positions: .*position 8 is outside a prompt of 7 tokens"),
-        ([-1, 6], "protocol.positions: sites L00.head.0@-1 and L00.head.0@6 are one place in a prompt of 7 tokens"),
+        ([-1, 6], "protocol.positions: sites L00.head.0@-1 and L00.head.0@6 are the same in a prompt of 7 tokens"),
         ([1], r"protocol.positions: \[1\]: the prompts of every ioi pair agree up to there"),
     ],
 )

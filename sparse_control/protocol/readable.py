@@ -1,0 +1,70 @@
+"""What a model can read: pairs of its tokens, prompts no longer than its positions, sites inside them."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from sparse_control.arguments import whole_number
+from sparse_control.errors import InputError
+from sparse_control.models import LanguageModel
+from sparse_control.models.decode import as_prompt
+from sparse_control.models.sites import Site
+from sparse_control.protocol.panels.pair import Pair
+
+
+def check_positions(sites: Iterable[Site], lengths: Iterable[int]) -> None:
+    """Refuse two names of one site, such as positions -1 and 8 in a prompt of nine tokens: it would count twice.
+
+    Args:
+        sites: distinct sites.
+        lengths: of the prompts, in tokens.
+
+    Raises:
+        ValueError: names both sites, or a site outside a prompt.
+    """
+    for length in sorted(set(lengths)):
+        named: dict[Site, Site] = {}
+        for site in sites:
+            if not -length <= site.position < length:
+                raise ValueError(f"site {site.name}: position {site.position} is outside a prompt of {length} tokens")
+            first = named.setdefault(replace(site, position=site.position % length), site)
+            if first != site:
+                raise ValueError(
+                    f"sites {first.name} and {site.name} are the same in a prompt of {length} tokens; name it once"
+                )
+
+
+def check_length(lm: LanguageModel, name: str, length: int) -> None:
+    """Refuse a prompt longer than a model with learned positions has positions; rotary ones go on beyond theirs.
+
+    Raises:
+        InputError: names the prompt and both numbers.
+    """
+    config = lm.model.config.get_text_config()
+    room = getattr(config, "max_position_embeddings", None)
+    if room is not None and getattr(config, "rope_parameters", None) is None and length > room:
+        raise InputError(f"{name}: has {length} tokens, more than the {room} positions of {lm.name}; use a shorter one")
+
+
+def check_readable(lm: LanguageModel, pairs: Any, name: str = "pairs") -> None:
+    """Refuse what is no sequence of pairs, and a pair whose tokens are none of the model's.
+
+    Raises:
+        ValueError: not a sequence of pairs, none, or token or answer ids outside the vocabulary; names the pair.
+        InputError: a prompt longer than the model's positions.
+    """
+    if isinstance(pairs, Pair):
+        raise ValueError(f"{name} must be a sequence of pairs, got one pair; use (pair,) with pair {pairs.id}")
+    if isinstance(pairs, (str, bytes)) or not isinstance(pairs, Sequence):
+        raise ValueError(f"{name} must be a sequence of pairs, such as a tuple, got {type(pairs).__name__}")
+    if len(pairs) == 0:
+        raise ValueError(f"{name}: none given; every pair was dropped, or the split is empty")
+    outputs = lm.model.get_output_embeddings().weight.shape[0]
+    for index, pair in enumerate(pairs):
+        if not isinstance(pair, Pair):
+            raise ValueError(f"{name}[{index}] must be a Pair, got {type(pair).__name__}")
+        for side in ("source", "target"):
+            as_prompt(lm, getattr(pair, f"{side}_ids"), f"pair {pair.id}: {side}_ids")
+            for token in getattr(pair, f"{side}_answer_ids"):
+                whole_number(f"pair {pair.id}: each of {side}_answer_ids", token, 0, outputs - 1)
+        check_length(lm, f"pair {pair.id}", len(pair.source_ids))
