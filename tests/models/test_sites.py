@@ -118,7 +118,7 @@ def test_the_mlp_site_is_what_the_mlp_adds_to_the_stream(name):
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_the_head_site_is_a_slice_of_what_is_projected(name):
-    """The slice moves by the vector and the projected sum linearly; a norm behind it, where there is one, bends that."""
+    """The slice moves by the vector, the projected sum linearly; a norm behind it, where there is one, bends that."""
     lm, ids = tiny_model(name, dtype=torch.float64), prompt()[None]
     site = Site("head", 1, 2)
     vector = torch.randn(lm.head_dim, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
