@@ -14,6 +14,7 @@ from torch.nn.modules import module as all_modules
 from sparse_control.arguments import elements, instance, whole_number
 from sparse_control.errors import UnsupportedModel
 from sparse_control.models.decode import DecodeStep
+from sparse_control.models.hooks import is_compiled
 from sparse_control.models.language_model import LanguageModel
 from sparse_control.models.stream import full_stream
 
@@ -88,7 +89,7 @@ def check_modules(lm: LanguageModel) -> None:
     """
     lm.check_evaluation_mode()
     for name, module in lm.model.named_modules():
-        if module._compiled_call_impl is not None or hasattr(module.forward, "_torchdynamo_orig_callable"):
+        if is_compiled(module):
             raise UnsupportedModel(
                 f"{lm.name}: submodule {name or 'model'!r} is compiled, past which hooks may not be called; "
                 "load the model without torch.compile"

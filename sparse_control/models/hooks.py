@@ -93,10 +93,19 @@ def hooking(
     context.check_used()
 
 
+def is_compiled(module: nn.Module) -> bool:
+    """Whether other code runs in place of the module's own, past which hooks may not be called."""
+    return (
+        module._compiled_call_impl is not None
+        or "_orig_mod" in module._modules
+        or hasattr(module.forward, "_torchdynamo_orig_callable")
+        or isinstance(module, torch.jit.ScriptModule)
+    )
+
+
 def _check_eager(lm: LanguageModel, modules: Iterable[nn.Module]) -> None:
     for module in modules:
-        compiled = module._compiled_call_impl is not None or "_orig_mod" in module._modules
-        if compiled or isinstance(module, torch.jit.ScriptModule):
+        if is_compiled(module):
             raise UnsupportedModel(
                 f"{lm.name}: {type(module).__name__} is compiled, and compiled code passes hooks over; give the model "
                 "as it was before"

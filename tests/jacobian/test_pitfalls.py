@@ -132,7 +132,7 @@ def test_a_block_whose_hook_never_fires_is_noticed():
     lm.model.model.layers[1] = tiny_model(seed=3).model.model.layers[1]
     with pytest.raises(UnsupportedModel, match="3 residual states captured, expected 4"):
         full_stream(lm, prompt()[None])
-    with pytest.raises(KeyError):
+    with pytest.raises(ValueError, match="LlamaMLP did not run in a forward; a hook did not act"):
         capture_sites(lm, prompt()[None], [Site("mlp", 1)])
 
 

@@ -51,10 +51,12 @@ def test_what_was_compiled_or_traced_before_is_noticed(lm):
     assert hook_count(lm) == 0
 
 
-@pytest.mark.parametrize("where", ["whole", "wrapped", "block", "part of a block"])
+@pytest.mark.parametrize("where", ["whole", "wrapped", "block", "part of a block", "forward"])
 def test_compiled_modules_are_refused_before_anything_runs(lm, where):
     if where == "wrapped":
         lm = LanguageModel.wrap(torch.compile(lm.model, backend="eager"))
+    elif where == "forward":
+        lm.layout.mlps[0].forward = torch.compile(lm.layout.mlps[0].forward, backend="eager")
     else:
         module = {"whole": lm.model, "block": lm.layout.blocks[1], "part of a block": lm.layout.mlps[2]}[where]
         module.compile(backend="eager")
