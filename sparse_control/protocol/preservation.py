@@ -10,11 +10,12 @@ from torch import Tensor
 
 from sparse_control.metrics.preservation import kl_divergence
 from sparse_control.models import LanguageModel
+from sparse_control.models.decode import as_prompt
 from sparse_control.models.sites import Site
 from sparse_control.protocol.intervention import Intervention
 from sparse_control.protocol.panels.offtarget import OffTargetPrompt
 from sparse_control.protocol.prompts import Prompts, read_prompts
-from sparse_control.protocol.readable import check_length, check_positions
+from sparse_control.protocol.readable import check_positions
 from sparse_control.protocol.splits import Reader
 
 
@@ -41,7 +42,7 @@ class OffTargetPanel:
         """
         ids = [lm.encode(prompt.text).tolist() for prompt in prompts]
         for prompt, tokens in zip(prompts, ids, strict=True):
-            check_length(lm, f"prompt {prompt.id}", len(tokens))
+            as_prompt(lm, tokens, f"prompt {prompt.id}")
         check_positions(sites, map(len, ids))
         return cls(tuple(prompt.id for prompt in prompts), reader(lm, ids, sites))
 

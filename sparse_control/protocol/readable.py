@@ -1,11 +1,10 @@
-"""What a model can read: pairs of its tokens, prompts no longer than its positions, sites inside them."""
+"""What a model can read: pairs of its own tokens, and sites inside their prompts."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from sparse_control.arguments import whole_number
-from sparse_control.errors import InputError
 from sparse_control.models import LanguageModel
 from sparse_control.models.decode import as_prompt
 from sparse_control.models.sites import Site
@@ -34,24 +33,11 @@ def check_positions(sites: Iterable[Site], lengths: Iterable[int]) -> None:
                 )
 
 
-def check_length(lm: LanguageModel, name: str, length: int) -> None:
-    """Refuse a prompt longer than a model with learned positions has positions; rotary ones go on beyond theirs.
-
-    Raises:
-        InputError: names the prompt and both numbers.
-    """
-    config = lm.model.config.get_text_config()
-    room = getattr(config, "max_position_embeddings", None)
-    if room is not None and getattr(config, "rope_parameters", None) is None and length > room:
-        raise InputError(f"{name}: has {length} tokens, more than the {room} positions of {lm.name}; use a shorter one")
-
-
 def check_readable(lm: LanguageModel, pairs: Any, name: str = "pairs") -> None:
     """Refuse what is no sequence of pairs, and a pair whose tokens are none of the model's.
 
     Raises:
         ValueError: not a sequence of pairs, none, or token or answer ids outside the vocabulary; names the pair.
-        InputError: a prompt longer than the model's positions.
     """
     if isinstance(pairs, Pair):
         raise ValueError(f"{name} must be a sequence of pairs, got one pair; use (pair,) with pair {pairs.id}")
@@ -67,4 +53,3 @@ def check_readable(lm: LanguageModel, pairs: Any, name: str = "pairs") -> None:
             as_prompt(lm, getattr(pair, f"{side}_ids"), f"pair {pair.id}: {side}_ids")
             for token in getattr(pair, f"{side}_answer_ids"):
                 whole_number(f"pair {pair.id}: each of {side}_answer_ids", token, 0, outputs - 1)
-        check_length(lm, f"pair {pair.id}", len(pair.source_ids))

@@ -265,7 +265,7 @@ def test_prompts_longer_than_learned_positions_are_refused():
     gpt2, llama = tiny_model("gpt2"), tiny_model("llama")
     chosen = Intervention((Site("mlp", 1),), (1.0,))
     assert measure(gpt2, chosen, make_pairs(1, (64,)))["evaluate"]["source"]
-    with pytest.raises(ValueError, match="pair tiny/0: has 65 tokens, more than the 64 positions of tiny-gpt2"):
+    with pytest.raises(ValueError, match="pair tiny/0: source_ids: 65 tokens, beyond the 64 positions it has"):
         measure(gpt2, chosen, make_pairs(1, (65,)))
     assert measure(llama, chosen, make_pairs(1, (65,)))["evaluate"]["source"]  # rotary
 
@@ -279,6 +279,6 @@ def test_every_architecture_but_gpt2_has_rotary_positions(name):
 def test_an_unrelated_prompt_beyond_learned_positions_is_named():
     words = SimpleNamespace(id="long", text="a " * 65)
     lm = replace(tiny_model("gpt2"), tokenizer=lambda text: {"input_ids": [5] * len(text.split())})
-    with pytest.raises(ValueError, match="prompt long: has 65 tokens, more than the 64 positions"):
+    with pytest.raises(ValueError, match="prompt long: 65 tokens, beyond the 64 positions it has"):
         OffTargetPanel.read(lm, [words])
     assert OffTargetPanel.read(lm, [SimpleNamespace(id="short", text="a " * 64)]).ids == ("short",)

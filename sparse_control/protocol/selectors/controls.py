@@ -75,7 +75,8 @@ def random_supports(
         ValueError: as `chosen_sites`, `k` outside 1..S, `draws` outside 1..10,000, or no numpy generator.
     """
     problem = Problem.of(effects, target, k)
-    draws, generator = whole_number("draws", draws, 1, MOST_DRAWS), instance("generator", generator, np.random.Generator)
+    draws = whole_number("draws", draws, 1, MOST_DRAWS)
+    instance("generator", generator, np.random.Generator)
     n_sites = problem.effects.shape[1]
     supports = [np.sort(generator.choice(n_sites, size=problem.k, replace=False)) for _ in range(draws)]
     return tuple(chosen_sites(effects, target, support, max_strength) for support in supports)
