@@ -1,7 +1,8 @@
 """A loaded causal language model with what the library needs to know of it."""
 
 import hashlib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from sparse_control.errors import InputError, UnsupportedModel
-from sparse_control.models.chat import chat_ids
+from sparse_control.models.chat import chat_ids, template_arguments
 from sparse_control.models.identity import ModelIdentity, identity_in_memory
 from sparse_control.models.layout import Layout, find_layout
 from sparse_control.models.limits import PromptLimit, prompt_limit
@@ -82,6 +83,21 @@ class LanguageModel:
                 )
 
     @property
+    def template_arguments(self) -> dict[str, Any]:
+        """What its chat template is given besides the messages; kept in the provenance, and so in every record."""
+        return template_arguments(self.provenance.get("template_arguments"))
+
+    def with_template_arguments(self, given: Mapping[str, Any]) -> "LanguageModel":
+        """The same model with other arguments of its chat template; itself where they are as they were.
+
+        Raises:
+            InputError: as `template_arguments`.
+        """
+        if (arguments := template_arguments(given)) == self.template_arguments:
+            return self
+        return replace(self, provenance=self.provenance | {"template_arguments": arguments})
+
+    @property
     def n_layers(self) -> int:
         return len(self.layout.blocks)
 
@@ -140,4 +156,5 @@ class LanguageModel:
         Raises:
             UnsupportedModel: no chat template, or it takes no system prompt.
         """
-        return torch.tensor(chat_ids(self.tokenizer, user, system), device=self.device)
+        ids = chat_ids(self.tokenizer, user, system, self.template_arguments)
+        return torch.tensor(ids, device=self.device)

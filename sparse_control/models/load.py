@@ -13,6 +13,7 @@ import torch
 from sparse_control.arguments import brief, file_path, instance
 from sparse_control.errors import InputError
 from sparse_control.files import sha256_file
+from sparse_control.models.chat import template_arguments
 from sparse_control.models.convert import converted
 from sparse_control.models.identity import ModelIdentity, identity_at, label_of, model_identity
 from sparse_control.models.language_model import LanguageModel
@@ -84,6 +85,7 @@ def _provenance(location: Location, identity: ModelIdentity, tokenizer: Any, dev
         "tokenizer_sha256": _tokenizer_sha256(tokenizer),
         "device": device,
         "bos": sample[0] == tokenizer.bos_token_id,
+        "template_arguments": template_arguments(),
         "versions": own | kept["versions"],
     }
 

@@ -1,5 +1,6 @@
 """The six-axis records of a root: one per (task, selector, condition, seed), and one file per study."""
 
+import json
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -33,6 +34,12 @@ def _model(name: str, dtype: str) -> LanguageModel:
 @lru_cache(maxsize=1)
 def _loaded(name: str, dtype: str, _identity: ModelIdentity) -> LanguageModel:
     return load_model(name, dtype=dtype)
+
+
+@lru_cache(maxsize=1)
+def _templated(lm: LanguageModel, arguments_json: str) -> LanguageModel:
+    """The model with the settings' arguments of its chat template, the same object at each call."""
+    return lm.with_template_arguments(json.loads(arguments_json))
 
 
 @lru_cache(maxsize=1)
@@ -125,7 +132,7 @@ class _Study:
 def _study(root: Path, settings: Settings, task: str, selector: str, condition: str, sources: PanelSources) -> _Study:
     check_names(tasks=[task], selectors=[selector], conditions=[condition])
     pin_threads(settings.threads)
-    lm = _model(settings.model, settings.dtype)
+    lm = _templated(_model(settings.model, settings.dtype), json.dumps(settings.protocol.template_arguments))
     save_closure(root, CODE)
     common = {
         "model": lm.provenance,

@@ -157,6 +157,7 @@ class ProtocolSettings(Section):
     positions: Annotated[list[int], Field(min_length=1)]
     support_size: Count
     random_supports: Count
+    template_arguments: dict[str, str | bool | int | float]  # of the chat template; date is what it takes for today
     pairs: PairCounts
     minimum_pairs: Count
     minimum_gap: NonNegative

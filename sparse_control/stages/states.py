@@ -15,6 +15,7 @@ from sparse_control.errors import InputError
 from sparse_control.files import sha256_json, write_bytes
 from sparse_control.iss.benchmark import Query
 from sparse_control.models.batches import group_by_length
+from sparse_control.models.continuation import continuation
 from sparse_control.models.language_model import LanguageModel
 from sparse_control.models.stream import residual_stream
 from sparse_control.stages.checkpoint import KIND, Checkpoint
@@ -52,10 +53,7 @@ def query_states(
         checkpoint: where the work is saved now and then, and taken up from.
     """
     encoded = [lm.encode(query.text) for query in queries]
-    answers = [
-        {lm.tokenizer(" " + answer, add_special_tokens=False)["input_ids"][0] for answer in query.answers}
-        for query in queries
-    ]
+    answers = [_first_answer_ids(lm, query, ids) for query, ids in zip(queries, encoded, strict=True)]
     batches = list(_batches(encoded))
     begun = checkpoint.load_within("batches", 1, len(batches)) if checkpoint else None
     layout = _layout(len(queries), lm.width, layers)
@@ -97,6 +95,12 @@ def _batches(encoded: Sequence[Tensor]) -> Iterator[list[int]]:
         size = max(1, TOKENS_PER_BATCH // len(encoded[indices[0]]))
         for start in range(0, len(indices), size):
             yield indices[start : start + size]
+
+
+def _first_answer_ids(lm: LanguageModel, query: Query, prompt_ids: Tensor) -> set[int]:
+    """The tokens that begin the right answers after their prompt; none of an answer that merges with it."""
+    texts = (continuation(lm.encode, query.text, prompt_ids, " " + answer) for answer in query.answers)
+    return {ids[0] for ids in texts if ids is not None}
 
 
 @torch.no_grad()

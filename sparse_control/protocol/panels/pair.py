@@ -8,6 +8,7 @@ from typing import Any
 from sparse_control.arguments import elements, instance, whole_number
 from sparse_control.errors import InputError
 from sparse_control.models.chat import chat_text
+from sparse_control.models.continuation import continuation
 
 Piece = str | tuple[str, str]
 
@@ -147,7 +148,7 @@ def _side(encoder: Any, draft: Draft, side: int) -> _Text:
         prompt += piece[side]
     if draft.system is None:
         return _Text(prompt, tuple(spans))
-    text = chat_text(_tokenizer(encoder), prompt, draft.system)
+    text = chat_text(_tokenizer(encoder), prompt, draft.system, getattr(encoder, "template_arguments", None))
     if text.count(prompt) != 1:
         raise InputError(f"pair {draft.id}: the chat template holds the prompt {text.count(prompt)} times, not once")
     shift = text.index(prompt)
@@ -167,20 +168,21 @@ def _ids(encoder: Any, draft: Draft, text: str) -> tuple[int, ...]:
 def _answer_ids(
     encoder: Any, draft: Draft, prompt: str, prompt_ids: tuple[int, ...], words: Sequence[str]
 ) -> tuple[int, ...]:
-    """The tokens some words are when they follow a prompt; tokenizers may merge across the seam.
+    """The tokens some words are when they follow a prompt.
 
-    Of several words those the tokenizer breaks are left out, as a fragment begins many other words too.
+    Of several words those the tokenizer breaks are left out, as a fragment begins many other words too. A reply begins
+    with a space where a chat template does not end in one, so the words count with and without it there.
     """
-    found, lengths = [], []
-    for word in words:
-        ids = _ids(encoder, draft, prompt + word)
-        lengths.append(len(ids) - len(prompt_ids))
-        if lengths[-1] == 1 and ids[:-1] == prompt_ids:
-            found.append(ids[-1])
+    forms = list(words)
+    if draft.system is not None and not prompt[-1:].isspace():
+        forms += [f" {word}" for word in words]
+    tails = [continuation(lambda text: _ids(encoder, draft, text), prompt, prompt_ids, form) for form in forms]
+    found = [tail[0] for tail in tails if tail is not None and len(tail) == 1]
     if not found:
+        length = None if tails[0] is None else len(tails[0])
+        as_it_is = "merges with its prompt" if length is None else f"is {length} tokens after its prompt, not one"
         raise InputError(
-            f"pair {draft.id}: answer {words[0]!r} is {lengths[0]} tokens after its prompt, not one; "
-            "answers need a leading space and a one-token word"
+            f"pair {draft.id}: answer {words[0]!r} {as_it_is}; answers need a leading space and a one-token word"
             if len(words) == 1
             else f"pair {draft.id}: none of the answers {tuple(words)} is one token after its prompt"
         )
