@@ -54,12 +54,12 @@ def chat_text(tokenizer: Any, user: str, system: str, arguments: Mapping[str, An
             "the model's tokenizer has no chat template; chat prompts are not supported by this model"
         )
     given = template_arguments(arguments)
-    template = _dated(tokenizer.get_chat_template(), date.fromisoformat(given.pop("date")))
+    today = date.fromisoformat(given.pop("date"))
+    if "strftime_now" in str(tokenizer.chat_template):
+        given["chat_template"] = _dated(tokenizer.get_chat_template(), today)
     messages = [{"role": "system", "content": system}, {"role": "user", "content": user}]
     try:
-        text = tokenizer.apply_chat_template(
-            messages, chat_template=template, add_generation_prompt=True, tokenize=False, **given
-        )
+        text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False, **given)
     except Exception as error:  # templates raise errors of their own, which say what they do not take
         reason = " ".join(str(error).split())
         raise UnsupportedModel(f"the chat template takes no system prompt with a user turn ({reason})") from error

@@ -36,7 +36,9 @@ def as_prompt(lm: LanguageModel, input_ids: Sequence[int] | Tensor, name: str) -
     try:
         ids = torch.as_tensor(input_ids, device=lm.device)
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
-        raise ValueError(f"{name} must be a sequence of token ids, got {brief(input_ids)}; encode text first") from error
+        raise ValueError(
+            f"{name} must be a sequence of token ids, got {brief(input_ids)}; encode text first"
+        ) from error
     if ids.ndim != 1 or len(ids) < 2 or ids.dtype not in TOKEN_DTYPES:
         raise ValueError(f"{name} must be token ids (T,) with T >= 2, got {ids.dtype} of shape {tuple(ids.shape)}")
     if not 0 <= int(ids.min()) <= int(ids.max()) < lm.vocabulary:

@@ -1,7 +1,6 @@
 """Answers are the tokens that follow their prompt, by whatever tokenizer."""
 
 import pytest
-import torch
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
@@ -65,31 +64,23 @@ def test_a_model_that_is_always_right_has_accuracy_one(make, monkeypatch):
     assert answered.tolist() == [True, True]
 
 
-class _Chat:
-    """A tokenizer with a template that ends without a space, as that of Llama-2 and Mistral does."""
-
-    def __init__(self, ending):
-        self.inner = chat_metaspace()
-        self.inner.chat_template = (
-            "{% for m in messages %}{% if m.role == 'system' %}{{ m.content }} {% else %}{{ m.content }}"
-            "{% endif %}{% endfor %}" + f"{{{{ {ending!r} }}}}"
-        )
-
-
-def chat_metaspace():
+def chat_metaspace(ending):
+    """With a template that ends so: that of Llama-2 and Mistral ends without a space."""
     pieces = ["<unk>", "▁", "]", "▁]", "\n", *(f"▁{w}" for w in (*WORDS, "Sure", "Sorry")), "Sure", "Sorry"]
     tokenizer = Tokenizer(models.Unigram([(piece, -1.0) for piece in pieces], unk_id=0))
     tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>")
+    wrapped = PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>")
+    turns = "{% for m in messages %}{{ m.content }}{% if m.role == 'system' %}{{ ' ' }}{% endif %}{% endfor %}"
+    wrapped.chat_template = turns + f"{{{{ {ending!r} }}}}"
+    return wrapped
 
 
 @pytest.mark.parametrize(("ending", "forms"), [(" ]", ["Sure", "▁Sure"]), ("\n", ["Sure"])])
 def test_words_of_a_reply_have_their_spaced_forms_where_the_template_ends_without_a_space(ending, forms):
-    tokenizer = _Chat(ending).inner
+    tokenizer = chat_metaspace(ending)
     draft = Draft(
         id="p", task="refusal", split="fit", orientation="o", pieces=("The capital of", (" France", " Italy")),
         source_answers=("Sure",), target_answers=("Sorry",), system="is",
     )  # fmt: skip
     pair = build_pair(tokenizer, draft)
     assert tokenizer.convert_ids_to_tokens(list(pair.source_answer_ids)) == forms
-    assert torch.tensor(pair.source_ids).shape == torch.tensor(pair.target_ids).shape
