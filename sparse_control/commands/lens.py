@@ -50,12 +50,15 @@ def lens() -> None:
 def lens_write(
     preset: str, model: str | None, prompts: int, layers: tuple[int, ...], skip_first: int, out: Path
 ) -> None:
-    """Fit a lens with exact Jacobians and write it to FILE."""
-    from sparse_control.jacobian.lens import check_place
+    """Fit a lens with exact Jacobians and write it to FILE.
+
+    A fit that was ended goes on where it was when the command is given again.
+    """
+    from sparse_control.jacobian.lens import check_target
     from sparse_control.settings import load_settings
 
     settings = load_settings(project_folder() / "params.yaml", preset, model)
-    check_place(out)
+    check_target(out)
     from tqdm import tqdm
 
     from sparse_control.corpus import build, load_corpus
@@ -71,10 +74,15 @@ def lens_write(
     numbers = len(layers) * lm.width**2
     log(
         f"lens: {lm.width} products through {windows.input_ids.shape[1]} tokens for each of {prompts} prompts; "
-        f"about {(20 * numbers) / 1e6:.0f} MB of memory beside the model, {4 * numbers / 1e6:.0f} MB on disk"
+        f"about {20 * numbers / 1e6:.0f} MB of memory beside the model, {4 * numbers / 1e6:.0f} MB on disk, "
+        f"and {8 * numbers / 1e6:.0f} MB more until it is done"
     )
     with tqdm(total=prompts, desc="lens", unit="prompt", mininterval=1.0) as bar:
-        click.echo(fit_lens(lm, windows.first(prompts), layers, out, skip_first=skip_first, progress=bar.update))
+        path = fit_lens(
+            lm, windows.first(prompts), layers, out, skip_first=skip_first,
+            checkpoint_seconds=settings.estimator.checkpoint_seconds, progress=bar.update,
+        )  # fmt: skip
+    click.echo(path)
 
 
 @lens.command("show")

@@ -75,16 +75,6 @@ def internal_state_stability(
     )
 
 
-def mean_iss(table: pd.DataFrame) -> float | None:
-    """Mean over the facts of a table that have a score; None where none has (`why_undefined`)."""
-    return None if table.iss.isna().all() else float(table.iss.mean())
-
-
-def why_undefined(table: pd.DataFrame) -> str | None:
-    """The reasons why no fact of a table has a score, in order of first appearance; None where one has."""
-    return "; ".join(table.reason.unique()) if table.iss.isna().all() else None
-
-
 def residual_states(z: Any, relations: Sequence[int | str], families: Sequence[int | str]) -> np.ndarray:
     """States (N, D) without their relation and family means, float64 (10.1): what `covariance_rows` takes.
 

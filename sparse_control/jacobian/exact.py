@@ -1,11 +1,12 @@
 """Exact Jacobians of single prompts and their sums over a corpus (source document, 5)."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from sparse_control.errors import InputError
+from sparse_control.errors import InputError, UnsupportedModel
 from sparse_control.jacobian.guard import decode_steps, exact_mode, source_layers
 from sparse_control.jacobian.sweep import reverse_sweep
 from sparse_control.models.decode import as_prompt
@@ -49,9 +50,10 @@ def jacobian_sum(
     start: int,
     stop: int,
     total: Tensor | None = None,
-    progress: Callable[[int, Tensor], None] = lambda done, total: None,
+    progress: Callable[[int, Tensor], None] = lambda following, total: None,
+    jacobian: Callable[[LanguageModel, Any, Sequence[int]], Tensor] = exact_jacobian,
 ) -> Tensor:
-    """Sum of the exact Jacobians of the prompts start..stop-1 (source document, 5.1), of which averages are made.
+    """Sum of the Jacobians of the prompts start..stop-1 (source document, 5.1), of which averages are made.
 
     Per prompt in the model's dtype, summed in float64; prompts are averaged before any product or factorisation.
 
@@ -60,18 +62,22 @@ def jacobian_sum(
         layers: source layers.
         total: (number of layers, d, d) float64, added to in place: the sum of prompts before `start`; None: zero.
         progress: called after every prompt with the index of the next one and the sum so far.
+        jacobian: of one prompt, (model, ids, layers) -> (number of layers, d, d).
 
     Returns:
         (number of layers, d, d), float64.
 
     Raises:
-        InputError: a Jacobian that is not finite (names the prompt and the layer).
+        InputError: a prompt that the model does not take, or whose Jacobian is not finite (names the prompt).
+        UnsupportedModel: as `check_exact_mode`.
     """
     if total is None:
         total = torch.zeros((len(layers), lm.width, lm.width), dtype=torch.float64, device="cpu")
     for index in range(start, stop):
         try:
-            jacobians = exact_jacobian(lm, corpus_ids[index], layers)
+            jacobians = jacobian(lm, corpus_ids[index], layers)
+        except UnsupportedModel:
+            raise
         except ValueError as error:
             raise InputError(f"corpus prompt {index}: {error}") from error
         total += jacobians.cpu()

@@ -7,13 +7,12 @@ With V the positions skip_first..T-2 of a prompt of T tokens,
 The official convention (`exact_jacobian`) is the last position alone, `d h^L_T / d h^l_T`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from sparse_control.arguments import whole_number
-from sparse_control.errors import InputError
 from sparse_control.jacobian.guard import exact_mode, has_forward_hooks, source_layers
 from sparse_control.models.decode import as_prompt, using_attention
 from sparse_control.models.language_model import LanguageModel
@@ -80,40 +79,3 @@ def _summed(lm: LanguageModel, ids: Tensor, layers: Sequence[int], skip_first: i
         for index, gradient in enumerate(pulled):
             jacobians[index, start : start + len(rows)] = gradient[:, 0, skip_first:end].mean(1)
     return jacobians
-
-
-def corpus_future_sum(
-    lm: LanguageModel,
-    corpus_ids: Sequence[Sequence[int] | Tensor],
-    layers: Sequence[int],
-    *,
-    skip_first: int = SKIP_FIRST,
-    chunk: int = CHUNK,
-    progress: Callable[[], None] = lambda: None,
-) -> Tensor:
-    """The mean of `future_sum_jacobian` over prompts: each in the model's dtype, summed in float64.
-
-    Args:
-        corpus_ids: n >= 1 prompts.
-        layers, skip_first, chunk: as in `future_sum_jacobian`.
-        progress: called after every prompt.
-
-    Returns:
-        (number of layers, d, d) float64.
-
-    Raises:
-        ValueError: no prompts.
-        InputError: a prompt that is too short, or whose Jacobian is not finite (names the prompt).
-    """
-    if not len(corpus_ids):
-        raise ValueError("corpus_ids must hold at least one prompt")
-    total = torch.zeros(len(layers), lm.width, lm.width, dtype=torch.float64, device="cpu")
-    for index, ids in enumerate(corpus_ids):
-        try:
-            total += future_sum_jacobian(lm, ids, layers, skip_first=skip_first, chunk=chunk).cpu()
-        except InputError:
-            raise
-        except ValueError as error:
-            raise InputError(f"corpus prompt {index}: {error}") from error
-        progress()
-    return total / len(corpus_ids)

@@ -7,6 +7,7 @@ so nothing computed with a lens is official ISS. Files are data: nothing in them
 
 import io
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -116,16 +117,21 @@ def read_lens(path: Path) -> Lens:
     return Lens(matrices=matrices, width=width, n_prompts=n_prompts, metadata=metadata, dtype=", ".join(dtypes))
 
 
-def check_place(path: Path) -> None:
-    """Refuse a path no lens is written to, before the work of fitting one.
+def check_target(path: Path) -> None:
+    """Refuse a path that no lens can be written to, before the work of fitting one.
 
     Raises:
-        InputError: the path is a folder, or lies below a `jacobian_iss` folder, which holds official results alone.
+        InputError: the path is a folder, lies below a `jacobian_iss` folder, which holds official results alone, or in
+            a folder that cannot be written.
     """
-    if "jacobian_iss" in Path(path).resolve().parts:
+    path = Path(path)
+    if "jacobian_iss" in path.resolve().parts:
         raise InputError(f"{path}: jacobian_iss/ holds official results alone; write lenses elsewhere")
-    if Path(path).is_dir():
+    if path.is_dir():
         raise InputError(f"{path}: is a folder; name a file in it, such as lens.pt")
+    folder = next(folder for folder in path.absolute().parents if folder.exists())
+    if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+        raise InputError(f"{path}: cannot be written, {folder} is no folder that you may write to; choose another one")
 
 
 def write_lens(path: Path, matrices: Mapping[int, Tensor], *, n_prompts: int, metadata: Mapping[str, Any]) -> Path:
@@ -142,7 +148,7 @@ def write_lens(path: Path, matrices: Mapping[int, Tensor], *, n_prompts: int, me
         InputError: the path lies in a `jacobian_iss` folder, or cannot be written.
     """
     path = Path(path)
-    check_place(path)
+    check_target(path)
     missing = [key for key in RECORDED if key not in metadata]
     if missing:
         raise ValueError(f"metadata lacks {', '.join(missing)}")

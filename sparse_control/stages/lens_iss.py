@@ -4,22 +4,28 @@ A lens averages over positions (`future_sum`), official ISS is about the last on
 returned and never written below `jacobian_iss/`, and no stage reads it.
 """
 
+import hashlib
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import torch
 from torch import Tensor
 
+from sparse_control.code_hash import code_sha256
 from sparse_control.corpus import Corpus
 from sparse_control.errors import InputError
-from sparse_control.jacobian.future_sum import SKIP_FIRST, corpus_future_sum
-from sparse_control.jacobian.lens import Lens, check_place, write_lens
+from sparse_control.jacobian.exact import jacobian_sum
+from sparse_control.jacobian.future_sum import SKIP_FIRST, future_sum_jacobian
+from sparse_control.jacobian.lens import Lens, check_target, write_lens
 from sparse_control.jacobian.preflight import check_derivatives
 from sparse_control.models.language_model import LanguageModel
 from sparse_control.settings import Settings
 from sparse_control.stages.benchmark_scores import mean_or_none
 from sparse_control.stages.calibration import Labels
+from sparse_control.stages.checkpoint import Checkpoint
 from sparse_control.stages.queries import benchmark_queries, calibration_queries
 from sparse_control.stages.states import query_states
 
@@ -38,48 +44,90 @@ def fit_lens(
     path: Path,
     *,
     skip_first: int = SKIP_FIRST,
-    progress: Callable[[], None] = lambda: None,
+    checkpoint_seconds: float = 60.0,
+    progress: Callable[[int], None] = lambda prompts: None,
 ) -> Path:
     """Average exact `future_sum` Jacobians over all windows and write them as a lens.
+
+    The sum is kept beside the lens in `NAME.unfinished/` from the beginning on, so that a path that cannot be written
+    costs nothing and a fit that was ended goes on where it was, to the same bytes.
 
     Args:
         layers: as lenses count, 0..L-2: layer l is the output of block l, h^(l+1).
         path: of the lens file.
         skip_first: first position that counts.
-        progress: called after every window.
+        checkpoint_seconds: between two savings of the sum.
+        progress: called with the number of windows that are through beside those told before.
 
     Raises:
-        InputError: a layer outside the model, windows that are too short, or a path that cannot be written.
+        InputError: a layer outside the model, windows that are too short, a path that cannot be written, or an
+            unfinished fit of something else beside it.
     """
-    check_place(path)
+    check_target(path)
     for layer in layers:
         if not 0 <= layer <= lm.n_layers - 2:
             raise InputError(f"layers: {layer} is not a lens layer of {lm.name}; use 0..{lm.n_layers - 2}")
     length = windows.input_ids.shape[1]
     if length < skip_first + 2:
         raise InputError(f"skip_first: {skip_first} leaves no positions in windows of {length} tokens; take fewer")
-    check_derivatives(lm, windows.input_ids[0], [min(layers) + 1])
-    matrices = corpus_future_sum(
-        lm, list(windows.input_ids), [layer + 1 for layer in layers], skip_first=skip_first, progress=progress
-    )
-    kept = {name: lm.provenance.get(name) for name in ("revision", "dtype", "bos")}
-    return write_lens(
-        path,
-        dict(zip(layers, matrices, strict=True)),
-        n_prompts=len(windows),
-        metadata={
-            "target_layer": lm.n_layers - 1,
-            "norm": "before the final norm",
-            "skip_first": skip_first,
-            "sequence_length": length,
-            "model": lm.name,
-            "weights_sha256": lm.provenance.get("weights_sha256"),
-            "tokenizer_sha256": lm.provenance.get("tokenizer_sha256"),
-            "corpus_sha256": windows.sha256,
-            "versions": lm.provenance.get("versions"),
-            "fitted_in": kept,
-        },
-    )
+    entering = [layer + 1 for layer in layers]  # as Jacobians count layers
+    checkpoint = _unfinished(lm, windows, layers, path, skip_first, checkpoint_seconds)
+    begun = checkpoint.load_within("next", 0, len(windows))
+    if begun is None:
+        check_derivatives(lm, windows.input_ids[0], [min(entering)])
+        zero = torch.zeros((len(layers), lm.width, lm.width), dtype=torch.float64)
+        begun = {"total": zero, "next": torch.tensor(0)}
+        checkpoint.save(begun)
+    progress(int(begun["next"]))
+
+    def through(following: int, total: Tensor) -> None:
+        if checkpoint.due or following == len(windows):
+            checkpoint.save({"total": total, "next": torch.tensor(following)})
+        progress(1)
+
+    total = jacobian_sum(
+        lm, windows.input_ids, entering, start=int(begun["next"]), stop=len(windows), total=begun["total"],
+        progress=through, jacobian=partial(future_sum_jacobian, skip_first=skip_first),
+    )  # fmt: skip
+    matrices = dict(zip(layers, total / len(windows), strict=True))
+    write_lens(path, matrices, n_prompts=len(windows), metadata=_metadata(lm, windows, skip_first))
+    checkpoint.path.unlink()
+    checkpoint.path.parent.rmdir()
+    return path
+
+
+def _unfinished(
+    lm: LanguageModel, windows: Corpus, layers: Sequence[int], path: Path, skip_first: int, seconds: float
+) -> Checkpoint:
+    """Where the sum is kept while the fit goes on; its key is everything the lens depends on."""
+    key = {
+        "work": "lens",
+        "model": lm.identity.sha256,
+        "corpus": windows.sha256,
+        "prompts": f"{len(windows)} {hashlib.sha256(np.ascontiguousarray(windows.input_ids)).hexdigest()}",
+        "layers": ",".join(map(str, layers)),
+        "skip_first": str(skip_first),
+        "threads": str(torch.get_num_threads()),
+        "code": code_sha256(__name__),
+    }
+    layout = {"total": ((len(layers), lm.width, lm.width), torch.float64), "next": ((), torch.int64)}
+    return Checkpoint(Path(path).with_name(f"{Path(path).name}.unfinished") / "sum", key, layout, seconds)
+
+
+def _metadata(lm: LanguageModel, windows: Corpus, skip_first: int) -> dict[str, Any]:
+    """What the lens says of itself."""
+    return {
+        "target_layer": lm.n_layers - 1,
+        "norm": "before the final norm",
+        "skip_first": skip_first,
+        "sequence_length": windows.input_ids.shape[1],
+        "model": lm.name,
+        "weights_sha256": lm.provenance.get("weights_sha256"),
+        "tokenizer_sha256": lm.provenance.get("tokenizer_sha256"),
+        "corpus_sha256": windows.sha256,
+        "versions": lm.provenance.get("versions"),
+        "fitted_in": {name: lm.provenance.get(name) for name in ("revision", "dtype", "bos")},
+    }
 
 
 def lens_iss(

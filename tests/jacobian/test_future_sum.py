@@ -6,7 +6,8 @@ from torch import nn
 
 from sparse_control.errors import InputError, UnsupportedModel
 from sparse_control.jacobian import exact_jacobian
-from sparse_control.jacobian.future_sum import corpus_future_sum, future_sum_jacobian
+from sparse_control.jacobian.exact import jacobian_sum
+from sparse_control.jacobian.future_sum import future_sum_jacobian
 from sparse_control.models.stream import first_input_as_leaf, full_stream
 from tests.support.jacobian_reference import relative
 from tests.support.tiny import CONFIGS, N_LAYERS, WIDTH, prompt, tiny_model
@@ -97,14 +98,12 @@ def test_layer_subset_in_the_order_asked():
     assert torch.allclose(future_sum_jacobian(lm, prompt(), [2, 0]), every[[2, 0]], rtol=1e-12)
 
 
-def test_mean_over_prompts_in_float64():
+def test_sum_over_prompts_in_float64():
     lm = tiny_model()
     prompts = [prompt(), prompt(30, shift=3), prompt(shift=7)]
     each = [future_sum_jacobian(lm, ids, [0, 2]).double() for ids in prompts]
-    done = []
-    found = corpus_future_sum(lm, prompts, [0, 2], progress=lambda: done.append(1))
-    assert found.dtype == torch.float64 and len(done) == 3
-    assert torch.equal(found, (each[0] + each[1] + each[2]) / 3)
+    found = jacobian_sum(lm, prompts, [0, 2], start=0, stop=3, jacobian=future_sum_jacobian)
+    assert found.dtype == torch.float64 and torch.equal(found, each[0] + each[1] + each[2])
 
 
 def test_leaves_the_model_as_it_was():
@@ -140,18 +139,16 @@ def test_the_shortest_prompt_that_counts():
 
 def test_a_bad_prompt_is_named():
     with pytest.raises(InputError, match="corpus prompt 1: input_ids must hold at least"):
-        corpus_future_sum(tiny_model(), [prompt(), prompt(5)], [0])
-    with pytest.raises(ValueError, match="at least one prompt"):
-        corpus_future_sum(tiny_model(), [], [0])
+        jacobian_sum(tiny_model(), [prompt(), prompt(5)], [0], start=0, stop=2, jacobian=future_sum_jacobian)
     lm = tiny_model()
     with torch.no_grad():
         lm.layout.blocks[1].mlp.down_proj.weight.fill_(float("inf"))
     with pytest.raises(InputError, match="corpus prompt 0: the Jacobian of layer 0 is not finite"):
-        corpus_future_sum(lm, [prompt()], [0])
+        jacobian_sum(lm, [prompt()], [0], start=0, stop=1, jacobian=future_sum_jacobian)
 
 
 def test_training_mode_is_refused():
     lm = tiny_model()
     lm.layout.blocks[1].mlp.train()
     with pytest.raises(UnsupportedModel, match="training mode"):
-        corpus_future_sum(lm, [prompt()], [0])
+        jacobian_sum(lm, [prompt()], [0], start=0, stop=1, jacobian=future_sum_jacobian)

@@ -7,7 +7,8 @@ import torch
 
 from sparse_control.errors import UnsupportedModel
 from sparse_control.jacobian import corpus_operator, exact_jacobian
-from sparse_control.jacobian.future_sum import corpus_future_sum, future_sum_jacobian
+from sparse_control.jacobian.exact import jacobian_sum
+from sparse_control.jacobian.future_sum import future_sum_jacobian
 from sparse_control.jacobian.operator import nested_actions
 from sparse_control.jacobian.preflight import check_derivatives
 from tests.support.jacobian_reference import full_sequence_jacobian, relative
@@ -27,7 +28,7 @@ def entries(lm):
         "rmatmat": lambda: op.rmatmat(VECTORS),
         "nested_actions": lambda: nested_actions(lm, [ids], 0, VECTORS.T, [1])[1],
         "future_sum_jacobian": lambda: future_sum_jacobian(lm, ids),
-        "corpus_future_sum": lambda: corpus_future_sum(lm, [ids], [0, 2]),
+        "jacobian_sum": lambda: jacobian_sum(lm, [ids], [0, 2], start=0, stop=1),
         "check_derivatives": lambda: check_derivatives(lm, ids, [0, 2]),
     }
 
@@ -253,3 +254,19 @@ def test_threads_take_turns_on_a_model():
         found = list(threads.map(lambda call: call(), calls))
     for one, other in zip(found, expected):
         assert torch.equal(one, other)
+
+
+def test_prompts_beyond_the_models_positions_are_refused_by_name():
+    lm = tiny_model("gpt2")  # 64 learned positions
+    short, long = prompt(64), prompt(65)
+    assert exact_jacobian(lm, short, [2]).shape == (1, WIDTH, WIDTH)
+    for call, name in (
+        (lambda: exact_jacobian(lm, long), "input_ids"),
+        (lambda: future_sum_jacobian(lm, long), "input_ids"),
+        (lambda: check_derivatives(lm, long, [0]), "input_ids"),
+        (lambda: corpus_operator(lm, [short, long], 0), r"corpus_ids\[1\]"),
+        (lambda: nested_actions(lm, [short, long], 0, VECTORS.T, [2]), r"corpus_ids\[1\]"),
+        (lambda: jacobian_sum(lm, [short, long], [0], start=1, stop=2), "corpus prompt 1: input_ids"),
+    ):
+        with pytest.raises(ValueError, match=f"^{name}.*65 tokens, beyond the 64"):
+            call()

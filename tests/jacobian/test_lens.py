@@ -9,7 +9,7 @@ import torch
 
 from sparse_control.errors import InputError
 from sparse_control.jacobian import DenseOperator
-from sparse_control.jacobian.future_sum import corpus_future_sum
+from sparse_control.jacobian.future_sum import future_sum_jacobian
 from sparse_control.jacobian.lens import RECORDED, read_lens, write_lens
 from sparse_control.models.stream import first_input_as_leaf
 from tests.support.tiny import prompt, tiny_model
@@ -92,7 +92,7 @@ def test_float32_keeps_what_half_precision_loses(tmp_path):
 def test_a_fitted_lens_acts_on_block_outputs(tmp_path):
     """Layer l of a file is what a hook on block l sees leave it, whatever number the fit gives that state."""
     lm = tiny_model()
-    fitted = corpus_future_sum(lm, [prompt()], [1, 2])
+    fitted = future_sum_jacobian(lm, prompt(), [1, 2])
     path = write_lens(tmp_path / "lens.pt", {0: fitted[0], 1: fitted[1]}, n_prompts=1, metadata=METADATA)
     kept = {}
     for layer in (0, 2):

@@ -15,12 +15,13 @@ from sparse_control.errors import InputError
 from sparse_control.iss import internal_state_stability
 from sparse_control.jacobian.future_sum import future_sum_jacobian
 from sparse_control.jacobian.lens import RECORDED, read_lens, write_lens
-from sparse_control.models import load_model
+from sparse_control.models import LanguageModel, load_model
 from sparse_control.models.identity import model_label
 from sparse_control.models.stream import residual_stream
 from sparse_control.project import project_folder
 from sparse_control.stages.calibration import calibration_queries
 from sparse_control.stages.lens_iss import fit_lens, lens_iss
+from tests.support.tiny import tiny_model
 
 WIDTH = 32
 METADATA = dict.fromkeys(RECORDED, "x")
@@ -97,6 +98,74 @@ def test_a_fitted_lens_says_what_it_is(lm, small_corpus, tmp_path):
     assert recorded["weights_sha256"] == lm.provenance["weights_sha256"] and recorded["corpus_sha256"] == windows.sha256
     assert recorded["versions"]["transformers"] and recorded["fitted_in"]["dtype"] == "float32"
     assert fitted.n_prompts == 3 and all(key in recorded for key in RECORDED)
+
+
+class Ended(Exception):
+    pass
+
+
+def test_a_fit_that_was_ended_goes_on_to_the_same_bytes(lm, small_corpus, tmp_path):
+    """Ended after every number of windows in turn; each is then read once in all."""
+    windows, whole = load_corpus(small_corpus).first(4), tmp_path / "whole.pt"
+    fit_lens(lm, windows, [0, 1], whole, skip_first=4)
+    for end in range(4):
+        path, told = tmp_path / f"{end}.pt", []
+
+        def stop(prompts, told=told, end=end):
+            told.append(prompts)
+            if sum(told) == end:
+                raise Ended
+
+        with pytest.raises(Ended):
+            fit_lens(lm, windows, [0, 1], path, skip_first=4, checkpoint_seconds=0.0, progress=stop)
+        assert not path.exists() and [entry.name for entry in path.with_name(f"{end}.pt.unfinished").iterdir()]
+        told = []
+        fit_lens(lm, windows, [0, 1], path, skip_first=4, progress=told.append)
+        assert told == [end] + [1] * (4 - end)
+        assert path.read_bytes() == whole.read_bytes()
+    assert sorted(entry.suffix for entry in tmp_path.iterdir()) == [".pt"] * 5
+
+
+@pytest.mark.parametrize("change", ["layers", "skip_first", "prompts", "model"])
+def test_an_unfinished_fit_of_something_else_is_refused(lm, small_corpus, tmp_path, change):
+    windows, path = load_corpus(small_corpus).first(3), tmp_path / "lens.pt"
+
+    def stop(prompts):
+        if prompts:
+            raise Ended
+
+    with pytest.raises(Ended):
+        fit_lens(lm, windows, [0], path, skip_first=4, checkpoint_seconds=0.0, progress=stop)
+    call = {"lm": lm, "windows": windows, "layers": [0], "path": path, "skip_first": 4}
+    if change == "model":
+        call["lm"] = LanguageModel.wrap(tiny_model(seed=5).model)
+    else:
+        call |= {"layers": {"layers": [1]}, "skip_first": {"skip_first": 5}, "prompts": {"windows": windows.first(2)}}[
+            change
+        ]
+    with pytest.raises(InputError, match=f"unfinished work with another {change}"):
+        fit_lens(**call)
+
+
+def test_a_lens_that_cannot_be_written_costs_no_fit(lm, small_corpus, tmp_path, monkeypatch):
+    """Refused before the first Jacobian; the mode of a folder says nothing to a superuser, so writing is tried, too."""
+    monkeypatch.setattr("sparse_control.stages.lens_iss.jacobian_sum", lambda *_, **__: pytest.fail("fitted"))
+    windows = load_corpus(small_corpus).first(2)
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(InputError, match="lens.pt: cannot be written, .*file is no folder"):
+        fit_lens(lm, windows, [0], tmp_path / "file" / "lens.pt", skip_first=4)
+    monkeypatch.setattr("os.access", lambda path, mode: path != tmp_path)
+    with pytest.raises(InputError, match="cannot be written, .* is no folder that you may write to"):
+        fit_lens(lm, windows, [0], tmp_path / "deep" / "lens.pt", skip_first=4)
+    monkeypatch.undo()
+    monkeypatch.setattr("sparse_control.stages.lens_iss.jacobian_sum", lambda *_, **__: pytest.fail("fitted"))
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(InputError, match="cannot be written .No space left on device"):
+        fit_lens(lm, windows, [0], tmp_path / "lens.pt", skip_first=4)
 
 
 @pytest.mark.parametrize("layer", [-1, 2, 9])
