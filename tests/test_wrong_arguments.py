@@ -158,7 +158,9 @@ CASES = {
         {"confidence": ("fraction",)},
     ),
     "read_facts": Case(
-        read_facts, {"path": "facts.csv", "prompts": None, "facts_per_relation": None}, {"prompts": ("None",), "facts_per_relation": ("None",)}
+        read_facts,
+        {"path": "facts.csv", "prompts": None, "facts_per_relation": None},
+        {"prompts": ("None",), "facts_per_relation": ("None",)},
     ),
     "exact_jacobian": Case(
         exact_jacobian, {"lm": LM, "input_ids": prompt(5), "layers": [0]}, {"layers": ("None",)}
@@ -199,8 +201,12 @@ CASES = {
         {"target": HUGE, "max_strength": BOUND},
     ),
     "Site": Case(Site, {"component": "head", "layer": 0, "head": 1, "position": -1}, {"position": ("negative",)}),
-    "Pair": Case(Pair, asdict(PAIRS[0]), dict.fromkeys(("id", "task", "split", "orientation", "source", "target"), TEXT)
-                 | dict.fromkeys(("source_answers", "target_answers"), ("list of text", "array of text", "empty list"))),
+    "Pair": Case(
+        Pair,
+        asdict(PAIRS[0]),
+        dict.fromkeys(("id", "task", "split", "orientation", "source", "target"), TEXT)
+        | dict.fromkeys(("source_answers", "target_answers"), ("list of text", "array of text", "empty list")),
+    ),
     "FeedbackPlan": Case(
         FeedbackPlan,
         {"targets": (0.1,), "gain": 0.2, "tolerance": 0.3, "readouts": 4, "dose_limits": (-1.0, 1.0)},

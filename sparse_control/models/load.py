@@ -33,8 +33,8 @@ def load_model(name: str, dtype: str = "float32", device: str = "auto") -> Langu
     Raises:
         ValueError: an argument of the wrong type.
         NotAvailable: a registry name that has not been fetched; the message gives the command.
-        InputError: unknown name, dtype or device; a truncated or altered file; tensors that are not those of the configuration;
-            a tokenizer that is not the model's.
+        InputError: unknown name, dtype or device; a truncated or altered file; tensors that are not those of the
+            configuration; a tokenizer that is not the model's.
         UnsupportedModel: the self-check failed; the message says which part.
     """
     file_path("name", name)  # which it is where no registry has it
@@ -97,6 +97,7 @@ def _tokenizer_sha256(tokenizer: Any) -> str:
             hashes = sorted((path.name, sha256_file(path)) for path in files if path.is_file())
     except Exception as error:  # writers in other languages raise bare ones
         raise InputError(
-            f"TMPDIR: the tokenizer cannot be saved there for its hash ({error}); make room, or set it to another folder"
+            f"TMPDIR: the tokenizer cannot be saved there for its hash ({error}); "
+            "make room, or set it to another folder"
         ) from error
     return hashlib.sha256(repr(hashes).encode()).hexdigest()

@@ -199,8 +199,18 @@ def test_own_vectors_of_any_kind(lm, pair):
         ((Site("mlp", 0), Site("mlp", 0)), (1.0, 1.0), None, "holds site L00.mlp@-1 twice"),
         (("L00.mlp@-1",), (1.0,), None, "support must hold Site objects, got 'L00.mlp@-1'"),
         ((Site("mlp", 0),), (1.0,), (), "directions has length 0, support has 1"),
-        ((Site("mlp", 0),), (1.0,), (torch.full((32,), float("nan")),), r"directions\[0\] of site L00.mlp@-1 must be finite"),
-        ((Site("mlp", 0),), (1.0,), (torch.zeros(2, 32),), r"directions\[0\] of site L00.mlp@-1 must have one dimension"),
+        (
+            (Site("mlp", 0),),
+            (1.0,),
+            (torch.full((32,), float("nan")),),
+            r"directions\[0\] of site L00.mlp@-1 must be finite",
+        ),
+        (
+            (Site("mlp", 0),),
+            (1.0,),
+            (torch.zeros(2, 32),),
+            r"directions\[0\] of site L00.mlp@-1 must have one dimension",
+        ),
     ],
 )
 def test_bad_interventions(support, strengths, directions, message):
