@@ -273,16 +273,17 @@ def test_chat_prompts():
         assert pair.source.startswith(f"<bos><system>{refusal.SYSTEM}<eos><user>")
         assert pair.source.endswith("<eos><assistant>")
         assert pair.source_ids.count(tokenizer.bos_token_id) == 1, "the template's alone"
-        assert len(pair.source_answer_ids) == len(refusal.COMPLYING)
-        assert len(pair.target_answer_ids) == len(refusal.REFUSING)
+        # the template ends without a space, so that each word counts with and without one
+        assert len(pair.source_answer_ids) == 2 * len(refusal.COMPLYING)
+        assert len(pair.target_answer_ids) == 2 * len(refusal.REFUSING)
     with pytest.raises(InputError, match="source holds the EOS token"):
         build_pairs("refusal", Closing(), "fit", 1, 0)
 
 
 def test_broken_openings_are_left_out():
     (pair,) = build_pairs("refusal", ChatTokenizer(long=("Sorry", "Sure")), "fit", 1, 0)
-    assert len(pair.target_answer_ids) == len(refusal.REFUSING) - 1
-    assert len(pair.source_answer_ids) == len(refusal.COMPLYING) - 1
+    assert len(pair.target_answer_ids) == 2 * (len(refusal.REFUSING) - 1)
+    assert len(pair.source_answer_ids) == 2 * (len(refusal.COMPLYING) - 1)
     every = "split fit: the tokenizer breaks all 32 pairs .*none of the answers .* is one token after its prompt"
     with pytest.raises(InputError, match=every):
         build_pairs("refusal", ChatTokenizer(long=refusal.REFUSING), "fit", 1, 0)
