@@ -17,7 +17,7 @@ STAGE = """
 import time
 from pathlib import Path
 from sparse_control.receipt import Receipt
-from sparse_control.stages import helper
+from sparse_control.small import helper
 
 def run(name, root, wait=0.0):
     root = Path(root)
@@ -38,16 +38,16 @@ from tasks.caching import content_key
 
 def cached(name):
     return {"name": name, "persist_result": True, "result_serializer": "json",
-            "cache_key_fn": content_key(name, schema=1, modules=("sparse_control.stages.small",))}
+            "cache_key_fn": content_key(name, schema=1, modules=("sparse_control.small.small",))}
 
 @task(**cached("one"))
 def one(root: str) -> dict[str, str]:
-    from sparse_control.stages import small
+    from sparse_control.small import small
     return small.run("one", root).as_json()
 
 @task(**cached("two"))
 def two(root: str) -> dict[str, str]:
-    from sparse_control.stages import small
+    from sparse_control.small import small
     return small.run("two", root, wait=60.0 if (Path(root) / "slow").exists() else 0.0).as_json()
 
 @flow(name="small", persist_result=False)
@@ -71,8 +71,7 @@ def project(tmp_path):
     for package in ("sparse_control", "tasks", "flows"):
         shutil.copytree(PROJECT / package, folder / package, ignore=ignored)
     shutil.copy(PROJECT / "params.yaml", folder)
-    stages = folder / "sparse_control" / "stages"
-    shutil.rmtree(stages, ignore_errors=True)
+    stages = folder / "sparse_control" / "small"
     stages.mkdir()
     (stages / "__init__.py").write_text('"""Stages."""\n')
     (stages / "small.py").write_text(STAGE)
@@ -138,6 +137,6 @@ def test_a_killed_run_resumes_and_a_changed_helper_runs_again(project):
     assert "small: one: unchanged, skipped" in err and "telemetry" not in err.lower() and "locked" not in err
     assert (project / ".prefect").is_dir()
 
-    (project / "sparse_control" / "stages" / "helper.py").write_text("VALUE = 2\n")
+    (project / "sparse_control" / "small" / "helper.py").write_text("VALUE = 2\n")
     assert _run(project)[0] == "[False, False]"
     assert (root / "one.txt").read_text() == "one 2"
