@@ -130,9 +130,9 @@ def watch(events: Events, work: Path) -> None:
 
     a_reference.jacobian_sum = noted_sum
     for module, name, piece in (
-        (a_reference, "_compare_layer", lambda *args: f"comparison {args[1]}"),
-        (b_validate, "_validate_layer", lambda *args: f"layer {args[3]}"),
-        (d_official, "load_manifest", lambda *args: "official"),
+        (a_reference, "compare_layer", lambda *args: f"comparison {args[1]}"),
+        (b_validate, "_validate_layer", lambda *args: f"layer {args[2]}"),
+        (d_official, "load_freeze", lambda *args: "official"),
         (c_freeze, "write_json", lambda *args: "freeze"),
     ):
         setattr(module, name, _noting(note, piece, getattr(module, name)))
