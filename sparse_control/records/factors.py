@@ -116,10 +116,10 @@ def reported_factors(
         settings: frozen ones; those of params.yaml have the same fields.
         corpus_sha256: of the corpus they are of.
         attempts: of the ladder; the chosen ones are held against the metadata, too.
-        measured_on: provenance of the model that the factors must be of, or what is known of it; None: nothing.
+        measured_on: provenance of the model that the factors must be of; None where it is not known.
     """
     chosen = {attempt.layer: attempt for attempt in attempts if attempt.chosen}
-    of_model = {name: measured_on[name] for name in OF_MODEL if name in (measured_on or {})}
+    of_model = {} if measured_on is None else {name: measured_on.get(name) for name in OF_MODEL}
     found = []
     for number, frozen in sorted(layers.items(), key=lambda item: int(item[0])):
         if frozen.status != "validated":

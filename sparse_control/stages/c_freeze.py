@@ -1,6 +1,7 @@
 """Stage C: write down every estimator choice with the hash of every file it rests on (source document, 13.3, 14)."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ def run(*, corpus: Path, root: Path, settings: Settings) -> Receipt:
     paths = paths_of(root, settings)
     manifest = choices(paths, settings, windows.sha256) | {"code_sha256": stages_code_sha256(), "files": {}}
     freeze = FreezeManifest.model_validate(manifest)
-    load_reported_factors(paths, freeze, {"identity": freeze.identity})
+    load_reported_factors(paths, freeze)
     for name, content in freeze_configs(freeze).items():
         write_text(paths.config(name), yaml.safe_dump(content, sort_keys=False))
     files = frozen_files(paths, freeze.layers, reference=settings.estimator.reference)
@@ -70,12 +71,12 @@ def choices(paths: ModelPaths, settings: Settings, corpus_sha256: str) -> dict[s
 
 
 def load_reported_factors(
-    paths: ModelPaths, freeze: FreezeManifest, measured_on: Mapping[str, Any]
+    paths: ModelPaths, freeze: FreezeManifest, measured_on: Mapping[str, Any] | None = None
 ) -> dict[int, list[Factors]]:
     """The factors of every reported sketch seed by layer, none of an unresolved one.
 
     Args:
-        measured_on: provenance of the model that they must be of, or what is known of one that is not loaded.
+        measured_on: provenance of the loaded model; None where it is not loaded, and its frozen identity must do.
 
     Raises:
         InputError: factors of another model, layer, corpus or setting than is frozen, or of another shape.
@@ -85,7 +86,7 @@ def load_reported_factors(
     for reported in reported_factors(
         paths, freeze.layers, freeze.settings, freeze.corpus_sha256, attempts=attempts, measured_on=measured_on
     ):
-        reported.check()
+        replace(reported, expected=reported.expected | {"identity": freeze.identity}).check()
         factors[reported.layer].append(load_factors(reported.folder)[0])
     return factors
 
@@ -122,8 +123,10 @@ def load_freeze(
     if freeze.corpus_sha256 != corpus_sha256:
         raise InputError(f"{path}: corpus_sha256: the corpus is not that of the freeze; build it again (corpus build)")
     for name, value in choices(paths, settings, corpus_sha256).items():
-        if name != "settings" and found[name] != value:
-            raise InputError(f"{path}: {name}: {found[name]!r:.120}, but stage B's files give {value!r:.120}; {AGAIN}")
+        if name != "settings" and found.get(name) != value:
+            raise InputError(
+                f"{path}: {name}: {found.get(name)!r:.120}, but stage B's files give {value!r:.120}; {AGAIN}"
+            )
     if freeze.code_sha256 != stages_code_sha256() and not accept_code:
         raise InputError(
             f"{path}: made by another version of the code; {AGAIN}, "

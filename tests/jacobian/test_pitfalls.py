@@ -410,14 +410,15 @@ KEY = {"model": "m", "weights": "1", "tokenizer": "2", "dtype": "float32", "corp
 
 @pytest.mark.parametrize("name", KEY)
 def test_unfinished_work_is_taken_up_only_by_the_same_work(tmp_path, name):
-    Checkpoint(tmp_path / "sum", KEY, 60).save({"total": torch.ones(2)})
-    assert Checkpoint(tmp_path / "sum", KEY, 60).load()["total"].tolist() == [1, 1]
+    layout = {"total": ((2,), torch.float32)}
+    Checkpoint(tmp_path / "sum", KEY, layout, 60).save({"total": torch.ones(2)})
+    assert Checkpoint(tmp_path / "sum", KEY, layout, 60).load()["total"].tolist() == [1, 1]
     with pytest.raises(InputError, match=f"unfinished work with another {name}"):
-        Checkpoint(tmp_path / "sum", KEY | {name: "other"}, 60).load()
+        Checkpoint(tmp_path / "sum", KEY | {name: "other"}, layout, 60).load()
 
 
 def test_a_checkpoint_is_read_neither_as_a_lens_nor_as_factors(tmp_path):
-    checkpoint = Checkpoint(tmp_path / "Q.pt", KEY, 60)
+    checkpoint = Checkpoint(tmp_path / "Q.pt", KEY, {"total": ((WIDTH, WIDTH), torch.float32)}, 60)
     checkpoint.save({"total": torch.eye(WIDTH)})
     with pytest.raises(InputError, match="not a readable tensor file"):
         read_lens(checkpoint.path)
