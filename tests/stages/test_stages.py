@@ -14,11 +14,15 @@ from sparse_control.iss import benchmark
 from sparse_control.jacobian import exact, exact_jacobian
 from sparse_control.jacobian.store import REQUIRED_METADATA, load_factors
 from sparse_control.models import identity, load_model
+from sparse_control.project import project_folder
 from sparse_control.records.jacobian_iss import read_iss, read_iss_file
+from sparse_control.records.manifest import write_manifest
 from sparse_control.stages import a_reference, alternatives, b_validate, c_freeze, d_official, inputs
 from sparse_control.stages.calibration import Labels
 from sparse_control.stages.queries import benchmark_queries
 from sparse_control.stages.states import load_tensors, query_states
+from sparse_control.tables.render import reproduce
+from sparse_control.verify import verify
 from tests.stages.conftest import changed
 from tests.support.corpus import windows, write_corpus
 
@@ -386,7 +390,10 @@ def undefined(small_settings):
 
 def test_iss_that_is_undefined_for_every_fact_is_null_with_a_reason(tmp_path, undefined, small_corpus, paths_of):
     for stage in (*STAGES_A_TO_C, d_official, alternatives):
-        stage.run(corpus=small_corpus, root=tmp_path, settings=undefined)
+        receipt = stage.run(corpus=small_corpus, root=tmp_path, settings=undefined)
+        write_manifest(tmp_path, dict(receipt.files))
+    reproduce(tmp_path)
+    assert [str(check) for check in verify(tmp_path, project_folder()) if check.status == "FAIL"] == []
     records = read_iss(paths_of(tmp_path))
     rows = [row for row in records.comparison.rows if row.layer == 0]
     assert rows and all(row.E_ISS is None and "undefined" in row.reason and row.E_F > 0 for row in rows)
