@@ -19,10 +19,11 @@ import urllib.error
 import urllib.request
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+import click
 from prefect.settings import (
     PREFECT_API_AUTH_STRING,
     PREFECT_API_KEY,
@@ -38,6 +39,8 @@ from sparse_control.serving import client_environment, new_auth_string
 HOST = "127.0.0.1"
 HOST_NAMES = (HOST, "localhost")
 POLL_SECONDS = 0.1
+ANSWER_SECONDS = 2  # the socket listens before the server does, so an early question is never answered
+REPLACEMENTS = 3  # of a temporary server that ends before its time
 TEMPORARY = "temporary"  # tells the process of a server that standard input is its parent's pipe
 EPHEMERAL = {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1"}
 
@@ -87,29 +90,63 @@ def temporary_server() -> Iterator[str]:
         yield lasting
         return
     auth_string = new_auth_string()
-    with socket.create_server((HOST, 0)) as listening:
+    with socket.create_server((HOST, 0)) as listening, closing(_Temporary(listening, auth_string)) as server:
         url = api_of(listening)
-        server = start_server(
-            listening, auth_string, TEMPORARY, environment=EPHEMERAL,
-            stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-        )  # fmt: skip
-    said: deque[bytes] = deque(maxlen=20)
-    listener = threading.Thread(target=said.extend, args=(server.stderr,), daemon=True)
-    listener.start()
-    try:
-        wait_until_it_answers(server, url, lambda: b"".join(said))
+        wait_until_it_answers(server.process, url, server.said)
+        server.keep()
         with temporary_settings({PREFECT_API_URL: url, PREFECT_API_AUTH_STRING: auth_string}):
             yield url
-    finally:
-        server.terminate()
+
+
+class _Temporary:
+    """The process of a temporary server; where it ends before its time, another one takes over its socket."""
+
+    def __init__(self, listening: socket.socket, auth_string: str) -> None:
+        self._listening, self._auth_string = listening, auth_string
+        self._last: deque[bytes] = deque(maxlen=20)
+        self._over, self._turn = False, threading.Lock()
+        self._keeper = threading.Thread(target=self._keep, daemon=True)
+        self._start()
+
+    def _start(self) -> None:
+        self.process = start_server(
+            self._listening, self._auth_string, TEMPORARY, environment=EPHEMERAL,
+            stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        threading.Thread(target=self._last.extend, args=(self.process.stderr,), daemon=True).start()
+
+    def said(self) -> bytes:
+        """The last that the server wrote to standard error."""
+        return b"".join(self._last)
+
+    def keep(self) -> None:
+        """Replace the server whenever it ends, a few times at most; the database stands in Prefect's home."""
+        self._keeper.start()
+
+    def _keep(self) -> None:
+        for again in range(REPLACEMENTS + 1):
+            self.process.wait()
+            with self._turn:
+                if self._over:
+                    return
+                if again == 0:
+                    click.echo("note: Prefect's server has ended; another one takes over, the run goes on", err=True)
+                if again == REPLACEMENTS:
+                    self._listening.close()  # or requests would wait for an answer
+                    return
+                self._start()
+
+    def close(self) -> None:
+        """End the server."""
+        with self._turn:
+            self._over = True
+        self.process.terminate()
         try:
-            server.wait(timeout=5)
+            self.process.wait(timeout=5)
         except subprocess.TimeoutExpired:
-            server.kill()
-            server.wait()
-        server.stdin.close()
-        listener.join()
-        server.stderr.close()
+            self.process.kill()
+            self.process.wait()
+        self.process.stdin.close()
 
 
 def answers(url: str, *, timeout: float) -> bool:
@@ -160,7 +197,7 @@ def wait_until_it_answers(server: subprocess.Popen[bytes], url: str, said: Calla
     seconds = PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS.value()
     end = time.monotonic() + seconds
     while server.poll() is None and time.monotonic() < end:
-        if answers(url, timeout=max(end - time.monotonic(), POLL_SECONDS)):
+        if answers(url, timeout=ANSWER_SECONDS):
             return
         time.sleep(POLL_SECONDS)
     lines = [line for line in said().decode(errors="replace").splitlines() if line.strip()]

@@ -28,6 +28,47 @@ with temporary_server() as url:
 """
 
 
+OUTLIVED = """
+import sys
+from pathlib import Path
+from flows.common import Progress, Step
+from flows.in_process import run_in_process
+import psutil
+from prefect import flow, task
+from prefect.task_runners import ThreadPoolTaskRunner
+from sparse_control.receipt import Receipt
+from tasks.caching import content_key
+
+def cached(name):
+    key = content_key(name, schema=1, modules=("sparse_control.receipt",))
+    return task(name=name, persist_result=True, result_serializer="json", cache_key_fn=key)
+
+def written(name, root):
+    path = Path(root) / name
+    path.write_text(name)
+    return Receipt.of(Path(root), [path]).as_json()
+
+@cached("first")
+def first(root: str) -> dict[str, str]:
+    (server,) = (one for one in psutil.Process().children() if "flows.server" in one.cmdline())
+    server.kill()
+    return written("first", root)
+
+@cached("second")
+def second(root: str) -> dict[str, str]:
+    return written("second", root)
+
+@flow(name="small", persist_result=False)
+def small(root: str) -> list[str]:
+    with ThreadPoolTaskRunner(max_workers=1) as runner:
+        progress = Progress("small", runner)
+        progress.run([Step(one, one.name, {"root": root}) for one in (first, second)], below=Path(root))
+    return [step["step"] for step in progress.steps]
+
+print(run_in_process(small, {"root": sys.argv[1]}))
+"""
+
+
 def log(root: Path) -> str:
     return root.with_suffix(".log").read_text()
 
@@ -156,3 +197,20 @@ def test_the_temporary_server_ends_with_a_killed_run(tmp_path, faults):
         time.sleep(0.2)
     faults.inject("SIGKILL of a run with its own server")
     faults.survive("SIGKILL of a run with its own server")
+
+
+@pytest.mark.slow
+def test_a_run_outlives_its_server(tmp_path, faults):
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
+    root = tmp_path / "root"
+    root.mkdir()
+    done = subprocess.run(
+        [sys.executable, "-c", OUTLIVED, root], cwd=PROJECT, capture_output=True, text=True, timeout=240,
+        env=environment | {"PREFECT_HOME": str(tmp_path / "home")},
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "['first', 'second']\n"), done.stderr
+    (note,) = (line for line in done.stderr.splitlines() if not line.startswith("small: "))
+    assert note == "note: Prefect's server has ended; another one takes over, the run goes on"
+    assert sorted(path.name for path in root.iterdir()) == ["first", "second"]
+    faults.inject("SIGKILL of a run's own server")
+    faults.survive("SIGKILL of a run's own server")
