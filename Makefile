@@ -78,7 +78,7 @@ stop:
 record:
 	$(CLI) reproduce
 	$(CLI) record curves
-	$(CLI) record store > store.new && mv store.new measurements/store.dvc
+	$(CLI) record store
 	$(DVC) commit --force --quiet dvc.yaml measurements/store.dvc
 	$(DVC) push --quiet
 

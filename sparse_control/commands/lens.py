@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from sparse_control.commands.options import log, model_option, preset_option
+from sparse_control.commands.options import log, model_option, preset_option, wait_option
 from sparse_control.commands.text import json_text
 from sparse_control.errors import InputError
 from sparse_control.project import project_folder
@@ -47,14 +47,16 @@ def lens() -> None:
 @click.option("--skip-first", type=click.IntRange(min=0), default=16, show_default=True, metavar="N",
               help="First position that counts.")  # fmt: skip
 @click.option("--out", type=click.Path(path_type=Path), required=True, metavar="FILE", help="The lens file.")
+@wait_option
 def lens_write(
-    preset: str, model: str | None, prompts: int, layers: tuple[int, ...], skip_first: int, out: Path
+    preset: str, model: str | None, prompts: int, layers: tuple[int, ...], skip_first: int, out: Path, wait: bool
 ) -> None:
     """Fit a lens with exact Jacobians and write it to FILE.
 
     A fit that was ended goes on where it was when the command is given again.
     """
     from sparse_control.jacobian.lens import check_target
+    from sparse_control.records.lock import lock_around
     from sparse_control.settings import load_settings
 
     settings = load_settings(project_folder() / "params.yaml", preset, model)
@@ -77,7 +79,10 @@ def lens_write(
         f"about {20 * numbers / 1e6:.0f} MB of memory beside the model, {4 * numbers / 1e6:.0f} MB on disk, "
         f"and {8 * numbers / 1e6:.0f} MB more until it is done"
     )
-    with tqdm(total=prompts, desc="lens", unit="prompt", mininterval=1.0) as bar:
+    with (
+        lock_around(out, wait=wait),
+        tqdm(total=prompts, desc="lens", unit="prompt", mininterval=1.0) as bar,
+    ):
         path = fit_lens(
             lm, windows.first(prompts), layers, out, skip_first=skip_first,
             checkpoint_seconds=settings.estimator.checkpoint_seconds, progress=bar.update,

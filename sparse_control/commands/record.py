@@ -25,8 +25,13 @@ def record_curves() -> None:
 
 @record.command("store")
 def record_store() -> None:
-    """Print what measurements/store.dvc must be for what was measured."""
+    """measurements/store.dvc, as it must be for what was measured."""
+    from sparse_control.files import write_text
+    from sparse_control.records.lock import root_lock
     from sparse_control.records.paths import committed_root
-    from sparse_control.records.store import store_text
+    from sparse_control.records.store import NAME, store_text
 
-    click.echo(store_text(committed_root(project_folder())), nl=False)
+    root = committed_root(project_folder())
+    with root_lock(root):
+        write_text(root / NAME, store_text(root))
+    click.echo(root / NAME)

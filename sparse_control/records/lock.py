@@ -1,7 +1,7 @@
 """One writer at a time in a root. The lock is the operating system's: it ends with the process that holds it."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import click
@@ -9,6 +9,7 @@ from filelock import FileLock, Timeout
 
 from sparse_control.errors import InputError
 from sparse_control.files import remove_unfinished
+from sparse_control.records.paths import MANIFEST, model_folders
 
 NAME = ".lock"
 
@@ -51,3 +52,16 @@ def _acquire(lock: FileLock, root: Path, wait: bool) -> None:
             ) from error
         click.echo(f"waiting for another command in {root} to end", err=True)
         lock.acquire()
+
+
+@contextmanager
+def lock_around(path: Path, *, wait: bool = False) -> Iterator[None]:
+    """`root_lock` of the root that a file is to be written into; nothing where it is in none.
+
+    Raises:
+        InputError: as `root_lock`.
+    """
+    above = Path(path).resolve().parents
+    root = next((folder for folder in above if (folder / MANIFEST).is_file() and model_folders(folder)), None)
+    with nullcontext() if root is None else root_lock(root, wait=wait):
+        yield

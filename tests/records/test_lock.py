@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from sparse_control.cli import main
+from sparse_control.commands import record
 from sparse_control.errors import InputError
 from sparse_control.files import write_bytes
-from sparse_control.records.lock import NAME, root_lock
+from sparse_control.records.lock import NAME, lock_around, root_lock
 from tests.support.lock import held
 from tests.support.privileges import bound_by_permissions
 
@@ -76,14 +77,38 @@ def snapshot(root):
     return {path: path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file() and path.name != NAME}
 
 
-@pytest.mark.parametrize("command", [["reproduce"]])
-def test_every_writer_is_refused_while_another_writes(root, command, capsys):
-    before = snapshot(root)
-    with held(root):
-        assert main([*command, "--root", str(root)]) == 2
+@pytest.mark.parametrize("command", ["reproduce --root {root}", "record curves", "record store"])
+def test_every_writer_is_refused_while_another_writes(root, command, capsys, monkeypatch):
+    measurements = root.rename(root.with_name("measurements"))
+    monkeypatch.setattr(record, "project_folder", lambda: measurements.parent)
+    call, before = command.format(root=measurements).split(), snapshot(measurements)
+    with held(measurements):
+        assert main(call) == 2
+    assert REFUSED in capsys.readouterr().err and snapshot(measurements) == before
+    assert main(call) == 0
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param("stage reference --corpus {tmp}", marks=pytest.mark.slow),
+        pytest.param("lens write --prompts 1 --layers 3 --out {tmp}/model/lens.pt", marks=pytest.mark.slow),
+    ],
+)
+def test_what_measures_by_itself_is_refused_before_it_measures(tmp_path, command, capsys, default_model):
+    (tmp_path / "MANIFEST.json").write_text("{}")
+    (tmp_path / "model" / "jacobian_iss").mkdir(parents=True)
+    where = ["--root", str(tmp_path)] if command.startswith("stage") else []
+    with held(tmp_path):
+        assert main([*command.format(tmp=tmp_path).split(), *where]) == 2
     assert REFUSED in capsys.readouterr().err
-    assert snapshot(root) == before
-    assert main([*command, "--root", str(root)]) == 0
+    assert list((tmp_path / "model").iterdir()) == [tmp_path / "model" / "jacobian_iss"]
+
+
+def test_a_file_outside_of_roots_has_no_lock(tmp_path):
+    (tmp_path / "MANIFEST.json").write_text("of another program")
+    with lock_around(tmp_path / "folder" / "lens.pt"):
+        assert not (tmp_path / NAME).exists() and not (tmp_path / "folder").exists()
 
 
 def test_tables_elsewhere_need_no_lock(root, tmp_path, capsys):
