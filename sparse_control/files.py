@@ -155,7 +155,12 @@ def write_json(path: Path, value: Any) -> None:
 
 def write_json_lines(path: Path, rows: Iterable[Any]) -> None:
     """Write one JSON value per line; NaN and infinity are refused (ValueError)."""
-    write_text(path, "".join(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in rows))
+    write_text(path, "".join(map(json_line, rows)))
+
+
+def json_line(value: Any) -> str:
+    """One JSON value as a line; NaN and infinity are refused (ValueError)."""
+    return json.dumps(value, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def _refuse_constant(name: str) -> float:
@@ -170,11 +175,16 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return content
 
 
-def _parse(text: str, place: str) -> Any:
+def parse_json(text: str, name: str) -> Any:
+    """One JSON value; NaN, infinity and repeated keys are refused.
+
+    Raises:
+        InputError: not JSON; `name` says what the text is.
+    """
     try:
         return json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_unique_keys)
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{place}: not valid JSON ({error})") from error
+        raise InputError(f"{name}: not valid JSON ({error})") from error
 
 
 def read_text(path: Path, *, largest: int = LARGEST_TEXT) -> str:
@@ -194,7 +204,7 @@ def read_text(path: Path, *, largest: int = LARGEST_TEXT) -> str:
 
 def read_json(path: Path) -> Any:
     """Read one JSON value; errors name the file."""
-    return _parse(read_text(path), str(path))
+    return parse_json(read_text(path), str(path))
 
 
 def read_json_lines(path: Path) -> list[Any]:
@@ -202,7 +212,7 @@ def read_json_lines(path: Path) -> list[Any]:
     lines = read_text(path).split("\n")
     if lines[-1] == "":
         lines.pop()
-    return [_parse(line, f"{path}:{number}") for number, line in enumerate(lines, start=1)]
+    return [parse_json(line, f"{path}:{number}") for number, line in enumerate(lines, start=1)]
 
 
 class _PlainLoader(yaml.SafeLoader):

@@ -4,6 +4,7 @@
     ROOT/MODEL/jacobian_iss/...                     the output tree of the ISS source document, section 14
     ROOT/MODEL/six_axis/TASK.SELECTOR.CONDITION.jsonl
     ROOT/MODEL/nulls/NAME/jacobian_iss/...
+    ROOT/replaced/MODEL/six_axis/TASK.SELECTOR.CONDITION.1.jsonl, .2.jsonl, ...
 
 The committed root is `measurements/` in the project folder; runs of one's own are roots of the same shape. What is
 rendered is in `paper/` of the project folder for the committed root, and in `ROOT/paper/` for any other one:
@@ -23,6 +24,7 @@ from sparse_control.records.listing import folders_in
 
 MEASUREMENTS = "measurements"  # the committed root, in the project folder
 MANIFEST, CODE = "MANIFEST.json", "code"  # beside the models of a root
+REPLACED = "replaced"  # beside them, what was measured before and is no result; no reader looks into it
 PAPER, TABLES, FIGURES = "paper", "tables", "figures"  # what is rendered
 JACOBIAN_ISS, SIX_AXIS, NULLS = "jacobian_iss", "six_axis", "nulls"  # folders of a model
 ISS_FILES = {  # what each file is called in the code -> its name below jacobian_iss/ (source document, 14)
@@ -75,7 +77,7 @@ def check_label(model: str) -> None:
             f"model {model!r:.150}: records and folders are called after it, and need 1 to 100 ASCII letters, digits "
             "and ._+- , the first a letter or digit; rename it"
         )
-    if folder.casefold() in {MANIFEST.casefold(), "readme.md", CODE, PAPER, MEASUREMENTS}:
+    if folder.casefold() in {MANIFEST.casefold(), "readme.md", CODE, PAPER, MEASUREMENTS, REPLACED}:
         raise InputError(f"model {model!r}: is the name of another part of every folder of results; rename it")
 
 
@@ -97,7 +99,18 @@ def model_folders(root: Path) -> list[str]:
         InputError: a folder in `root`, or one of a model's, is a symbolic link.
     """
     parts = {JACOBIAN_ISS, SIX_AXIS, NULLS}
-    return [path.name for path in folders_in(root) if parts & {inner.name for inner in folders_in(path)}]
+    models = (path for path in folders_in(root) if path.name != REPLACED)
+    return [path.name for path in models if parts & {inner.name for inner in folders_in(path)}]
+
+
+def replaced_folder(root: Path) -> Path:
+    """Where measurements go that others took the place of."""
+    return Path(root, REPLACED)
+
+
+def replaced_file(root: Path, path: Path, number: int) -> Path:
+    """The `number`-th that was taken out of a file below `root`, from 1 on: `replaced/MODEL/six_axis/NAME.1.jsonl`."""
+    return replaced_folder(root) / Path(path).relative_to(root).with_suffix(f".{number}{Path(path).suffix}")
 
 
 @dataclass(frozen=True)

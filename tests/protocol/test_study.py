@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from sparse_control.errors import InputError, UnsupportedModel
-from sparse_control.files import read_json, read_json_lines, write_json, write_json_lines
+from sparse_control.files import read_json, read_json_lines, write_json
 from sparse_control.models.sites import all_sites
-from sparse_control.protocol import fitting, gate, study
+from sparse_control.protocol import fitting, gate, stored, study
 from sparse_control.protocol.gate import kept_pairs
 from sparse_control.protocol.panels import Draw, PanelSources
 from sparse_control.protocol.preservation import OffTargetPanel
@@ -49,7 +49,10 @@ def tiny(monkeypatch):
         sites = gate.candidate_sites(lm, shared.protocol)
         return OffTargetPanel(("a", "b"), read_prompts(lm, [prompt(8).tolist()] * 2, sites))
 
+    lm.provenance.update(lm.identity.as_provenance())
     monkeypatch.setattr(study, "_model", lambda name, dtype: lm)
+    monkeypatch.setattr(stored, "model_identity", lambda name, dtype: lm.identity)
+    monkeypatch.setattr(stored, "model_label", lambda name: lm.name)
     monkeypatch.setattr(gate, "draw_pairs", pairs)
     monkeypatch.setattr(fitting.Fitting, "off_target", property(off_target))
     inner = study.record_sections
@@ -114,36 +117,152 @@ def test_a_model_that_became_another_is_loaded_again_in_the_same_process(tmp_pat
     assert second.identity != first.identity and second.model.config.rms_norm_eps == 0.5
 
 
-def test_an_edited_record_is_measured_again(tiny, tmp_path):
+def replaced(root, number, selector="driver_omp", condition="P"):
+    return root / "replaced" / "tiny-llama" / "six_axis" / f"ioi.{selector}.{condition}.{number}.jsonl"
+
+
+def seeds_of(file):
+    return [row["seed"] for row in read_json_lines(file)]
+
+
+@pytest.mark.parametrize("narrower", [[0], [1], [0, 2]])
+def test_any_order_of_asking_for_seeds_keeps_every_record(tiny, tmp_path, narrower):
+    """`--seed 0`, then `--seed 0 --seed 1`, then fewer of them again."""
+    run(tmp_path, settings=settings(seeds=[0]))
+    run(tmp_path, settings=settings(seeds=[0, 1]))
+    whole = path(tmp_path).read_bytes()
+    run(tmp_path, settings=settings(seeds=narrower))
+    assert seeds_of(path(tmp_path)) == sorted({0, 1, *narrower}) and len(tiny) == len({0, 1, *narrower})
+    assert path(tmp_path).read_bytes().startswith(whole) and not (tmp_path / "replaced").exists()
+
+
+def use_other_settings(_):
+    return settings(support_size=2, seeds=[0])
+
+
+def use_other_code(patch):
+    patch.setattr(stored, "code_sha256", lambda *_: "f" * 64)
+    return settings(seeds=[0])
+
+
+def use_other_prompts(patch):
+    patch.setattr(stored, "panel_source", lambda *_: "other")
+    return settings(seeds=[0])
+
+
+def use_other_model_files(patch):
+    """Two folders of one name."""
+    lm = tiny_model(seed=1)
+    lm.provenance.update(lm.identity.as_provenance())
+    patch.setattr(study, "_model", lambda *_: lm)
+    patch.setattr(stored, "model_identity", lambda *_: lm.identity)
+    return settings(seeds=[0])
+
+
+CHANGES = {
+    "settings": use_other_settings,
+    "code": use_other_code,
+    "prompts": use_other_prompts,
+    "model files": use_other_model_files,
+}
+
+
+@pytest.mark.parametrize("changed", CHANGES)
+def test_what_was_measured_with_something_else_is_kept_until_it_is_replaced(tiny, tmp_path, monkeypatch, changed):
     run(tmp_path)
     before = path(tmp_path).read_bytes()
-    rows = read_json_lines(path(tmp_path))
-    rows[0]["evaluate"]["patched"][1][0] += 0.5
-    write_json_lines(path(tmp_path), rows)
+    other = {"settings": CHANGES[changed](monkeypatch)}
+    with pytest.raises(InputError, match=f"1 of 1 records .* with other {changed}.*such as ioi.driver_omp.P seed 0 of"):
+        run(tmp_path, **other)
+    with pytest.raises(InputError, match="add --replace, which moves them to replaced/"):
+        study.run_seed(root=tmp_path, task="ioi", selector="driver_omp", condition="P", seed=0, **other)
+    assert path(tmp_path).read_bytes() == before and len(tiny) == 2 and not (tmp_path / "replaced").exists()
+
+    run(tmp_path, **other, replace=True)
+    first, second = before.splitlines(keepends=True)
+    assert replaced(tmp_path, 1).read_bytes() == first, "the old record, byte for byte"
+    new = path(tmp_path).read_bytes().splitlines(keepends=True)
+    assert new[0] != first and new[1] == second, "seed 1 was not asked for"
+    assert len(tiny) == 3 and [r.seed for r in read_all_measurements(tmp_path)] == [0, 1]
+    run(tmp_path, **other, replace=True)
+    assert len(tiny) == 3 and not replaced(tmp_path, 2).exists(), "nothing is left to replace"
+
+
+def test_other_seeds_are_measured_beside_records_of_other_settings(tiny, tmp_path):
     run(tmp_path)
-    assert len(tiny) == 3 and path(tmp_path).read_bytes() == before
+    before = path(tmp_path).read_bytes()
+    run(tmp_path, settings=settings(support_size=2, seeds=[3]))
+    assert path(tmp_path).read_bytes().startswith(before) and seeds_of(path(tmp_path)) == [0, 1, 3]
+    run(tmp_path, settings=settings(support_size=2, seeds=[0, 1, 3]), replace=True)
+    assert replaced(tmp_path, 1).read_bytes() == before and len(tiny) == 5
+    run(tmp_path, replace=True)
+    assert seeds_of(replaced(tmp_path, 2)) == [0, 1] and seeds_of(path(tmp_path)) == [0, 1, 3]
 
 
 @pytest.mark.parametrize("change", [{"support_size": 2}, {"doses": [0.0, 1.0]}, {"minimum_gap": 0.01}])
-def test_other_settings_measure_again(tiny, tmp_path, change):
+def test_any_setting_makes_other_records(tiny, tmp_path, change):
     run(tmp_path)
-    run(tmp_path, settings=settings(**change))
-    assert len(tiny) == 4
+    with pytest.raises(InputError, match="2 of 2 records that are asked for are there .* with other settings"):
+        run(tmp_path, settings=settings(**change))
 
 
-def test_other_code_measures_again(tiny, tmp_path, monkeypatch):
-    run(tmp_path)
-    monkeypatch.setattr(study, "code_sha256", lambda *_: "f" * 64)
-    run(tmp_path)
-    assert len(tiny) == 4
+DAMAGES = {
+    "cut short": lambda content: content[: len(content) // 3],
+    "edited": lambda content: content.replace(b'"readouts": ', b'"readouts": 1', 1),
+    "no JSON": lambda content: b"{" + content,
+    "of another study": lambda content: content.replace(b'"selector": "driver_omp"', b'"selector": "top_k"', 1),
+    "a seed twice": lambda content: content + content.splitlines(keepends=True)[0],
+    "not UTF-8": lambda content: content.replace(b'"ioi"', b'"\xff"', 1),
+    "empty": lambda content: b"",
+}
 
 
-def test_a_broken_file_is_measured_again(tiny, tmp_path):
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_file_is_made_whole_and_kept_as_it_was(tiny, tmp_path, damage):
     run(tmp_path)
-    first = path(tmp_path).read_bytes()
-    path(tmp_path).write_bytes(first[: len(first) // 3])
+    whole = path(tmp_path).read_bytes()
+    broken = DAMAGES[damage](whole)
+    assert broken != whole
+    path(tmp_path).write_bytes(broken)
     run(tmp_path)
-    assert path(tmp_path).read_bytes() == first and len(tiny) == 4
+    assert path(tmp_path).read_bytes() == whole and len(tiny) <= 4
+    if broken:
+        assert replaced(tmp_path, 1).read_bytes() == broken
+
+
+def test_damage_elsewhere_in_a_file_removes_no_record(tiny, tmp_path):
+    """Ten records and one line that is none, one seed asked for."""
+    run(tmp_path, settings=settings(seeds=list(range(5))))
+    whole = path(tmp_path).read_bytes()
+    path(tmp_path).write_bytes(whole + b"not a record\n")
+    run(tmp_path, settings=settings(seeds=[2]))
+    assert path(tmp_path).read_bytes() == whole and len(tiny) == 5
+    assert replaced(tmp_path, 1).read_bytes() == whole + b"not a record\n"
+
+
+def test_the_survey_says_what_a_run_would_meet(tiny, tmp_path):
+    assert stored.survey(tmp_path, settings()).others == {}
+    run(tmp_path)
+    found = stored.survey(tmp_path, settings())
+    assert (found.others, found.damaged) == ({}, {}) and stored.said(found, tmp_path) == []
+    path(tmp_path).write_bytes(path(tmp_path).read_bytes() + b"x\n")
+    found = stored.survey(tmp_path, settings(support_size=2, tasks=["ioi"], selectors=["driver_omp", "top_k"]))
+    assert found.asked == 8 and [key.seed for key in found.others] == [0, 1]
+    assert set(found.others.values()) == {"settings"} and list(found.damaged) == [path(tmp_path)]
+    told = stored.said(found, tmp_path)
+    assert told[0] == f"2 records will be measured again; the old ones go to {tmp_path / 'replaced'}"
+    assert "damaged (line 3: a record: not valid JSON" in told[1]
+
+
+def test_unfinished_records_of_other_settings_stay_for_them(tiny, tmp_path):
+    """A part is a measured record, too."""
+    arguments = {"root": tmp_path, "task": "ioi", "selector": "driver_omp", "condition": "P", "seed": 0}
+    (first,) = study.run_seed(settings=settings(), **arguments).as_json()
+    before = (tmp_path / first).read_bytes()
+    (second,) = study.run_seed(settings=settings(support_size=2), **arguments).as_json()
+    assert first != second and (tmp_path / first).read_bytes() == before
+    run(tmp_path, settings=settings(support_size=2, seeds=[0]))
+    assert (tmp_path / first).read_bytes() == before and not (tmp_path / second).exists()
 
 
 def test_an_interrupted_run_keeps_its_finished_seeds(tiny, tmp_path, monkeypatch):
@@ -167,10 +286,10 @@ def test_an_interrupted_run_keeps_its_finished_seeds(tiny, tmp_path, monkeypatch
     assert path(tmp_path).read_bytes() == path(tmp_path / "at_once").read_bytes()
 
 
-@pytest.mark.parametrize("name", ["write_json", "write_json_lines"])
+@pytest.mark.parametrize(("module", "name"), [(study, "write_json"), (stored, "write_bytes")])
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-def test_killed_around_any_write_it_goes_on_with_what_was_written(tiny, tmp_path, monkeypatch, name, after):
-    inner = getattr(study, name)
+def test_killed_around_any_write_it_goes_on_with_what_was_written(tiny, tmp_path, monkeypatch, module, name, after):
+    inner = getattr(module, name)
     broken = []
 
     def breaking(*args):
@@ -180,7 +299,7 @@ def test_killed_around_any_write_it_goes_on_with_what_was_written(tiny, tmp_path
             broken.append(args)
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(study, name, breaking)
+    monkeypatch.setattr(module, name, breaking)
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path)
     run(tmp_path)
@@ -240,15 +359,13 @@ def test_contexts_beyond_the_memory_allowed_are_read_again(tiny, tmp_path, monke
     assert calls == [("ioi", 0), ("ioi", 1)] * 2
 
 
-def test_other_sources_of_prompts_are_measured_again_and_named(tiny, tmp_path, monkeypatch):
+def test_records_name_the_sources_of_their_prompts(tiny, tmp_path, monkeypatch):
+    named = {"off_target": "mmlu sha256:ab", "ioi": "own"}
+    monkeypatch.setattr(stored, "panel_source", lambda name, sources: named[name])
     run(tmp_path)
     (record, _) = read_measurements(tmp_path, path(tmp_path))
-    assert (record.panels.pairs, record.panels.off_target, record.gate.fit.passed_over) == ("own", "own", 1)
-    named = {"off_target": "mmlu sha256:ab", "ioi": "own"}
-    monkeypatch.setattr(study, "panel_source", lambda name, sources: named[name])
-    run(tmp_path)
-    assert len(tiny) == 4
-    assert {r.panels.off_target for r in read_measurements(tmp_path, path(tmp_path))} == {"mmlu sha256:ab"}
+    assert (record.panels.pairs, record.panels.off_target) == ("own", "mmlu sha256:ab")
+    assert record.gate.fit.passed_over == 1
 
 
 def test_a_task_may_have_seeds_of_its_own(tiny, tmp_path):
