@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import click
 from prefect import flow
 
 from flows.cluster import started_runner
@@ -11,6 +12,8 @@ from flows.parameters import Run, checked_run, resolved_path
 from flows.reports import tables_artifact
 from sparse_control.models.identity import model_identity
 from sparse_control.protocol.grid import restricted, studies
+from sparse_control.protocol.panels import PanelSources
+from sparse_control.protocol.stored import Survey, said, survey
 from sparse_control.records.lock import root_lock
 from tasks.six_axis import STUDY, record, study
 from tasks.tables import manifest
@@ -18,21 +21,31 @@ from tasks.tables import manifest
 NAME = "six-axis"
 
 
-def measure(run: Run, mmlu: Path | None = None, xstest: Path | None = None) -> dict[str, Any]:
+def measure(
+    run: Run, mmlu: Path | None = None, xstest: Path | None = None, replace: bool = False
+) -> dict[str, Any]:
     """Can a push hit, undo, dial, track, spare and carry over?
 
     Measures every study that the settings ask for; unchanged studies whose files are whole are skipped.
 
     Args:
         mmlu, xstest: MMLU's folder and XSTest's file, in place of the project's own texts.
+        replace: whether records that are asked for and were measured with other settings, code or model files are
+            measured again; the old ones are moved to `replaced/` of the root. Without it such a run is refused.
 
     Returns, Raises: as `flows.official_iss.measure`.
     """
-    with root_lock(run.root, wait=run.wait), started_runner(run.dask, run.root, STUDY) as runner:
-        progress = Progress(run.flow, runner)
-        receipts = progress.run(_studies(run, {"mmlu": mmlu, "xstest": xstest}), below=run.root)
-        manifest(root=str(run.root), names=files_of(receipts))
-        tables_artifact(run.flow, run.root, "protocol")
+    with root_lock(run.root, wait=run.wait):
+        found = survey(run.root, run.settings, PanelSources(mmlu, xstest))
+        if not replace:
+            found.refuse()
+        for line in said(found, run.root):
+            click.echo(f"{run.flow}: {line}", err=True)
+        with started_runner(run.dask, run.root, STUDY) as runner:
+            progress = Progress(run.flow, runner)
+            receipts = progress.run(_studies(run, {"mmlu": mmlu, "xstest": xstest}, found), below=run.root)
+            manifest(root=str(run.root), names=files_of(receipts))
+            tables_artifact(run.flow, run.root, "protocol")
     return progress.summary(run)
 
 
@@ -49,6 +62,7 @@ def six_axis(
     seeds: list[int] | None = None,
     mmlu: str | None = None,
     xstest: str | None = None,
+    replace: bool = False,
 ) -> dict[str, Any]:
     """`measure`, for a deployment.
 
@@ -59,10 +73,11 @@ def six_axis(
     which = {"tasks": tasks or (), "selectors": selectors or (), "conditions": conditions or (), "seeds": seeds or ()}
     run = checked_run(NAME, preset, model, root, dask, wait, narrowed=lambda settings: restricted(settings, **which))
     files = (None if path is None else resolved_path(name, path) for name, path in (("mmlu", mmlu), ("xstest", xstest)))
-    return measure(run, *files)
+    return measure(run, *files, replace=replace)
 
 
-def _studies(run: Run, files: dict[str, Path | None]) -> list[Step]:
+def _studies(run: Run, files: dict[str, Path | None], found: Survey) -> list[Step]:
+    replaced = {(key.task, key.selector, key.condition) for key in found.others}
     protocol = run.settings.protocol
     common = {
         "root": str(run.root),
@@ -73,6 +88,8 @@ def _studies(run: Run, files: dict[str, Path | None]) -> list[Step]:
 
     def step(panel: str, selector: str, condition: str) -> Step:
         own = common | {"panel": panel, "selector": selector, "condition": condition}
+        if (panel, selector, condition) in replaced:  # of any other study the task is that of a run that replaces nothing
+            own["replace"] = True
         label = f"{panel}, {selector}, {condition}"
 
         def units() -> list[Step]:

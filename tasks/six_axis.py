@@ -27,6 +27,7 @@ def study(
     condition: str,
     mmlu: Path | None = None,
     xstest: Path | None = None,
+    replace: bool = False,
 ) -> dict[str, str]:
     """Receipt of the measurement file of one study."""
     from sparse_control.protocol import study as protocol
@@ -35,8 +36,9 @@ def study(
     sources = PanelSources(mmlu, xstest)
     with exclusive():
         return protocol.run(
-            root=Path(root), settings=settings, task=panel, selector=selector, condition=condition, sources=sources
-        ).as_json()
+            root=Path(root), settings=settings, task=panel, selector=selector, condition=condition, sources=sources,
+            replace=replace,
+        ).as_json()  # fmt: skip
 
 
 @task(
@@ -55,6 +57,7 @@ def record(
     seed: int,
     mmlu: Path | None = None,
     xstest: Path | None = None,
+    replace: bool = False,
 ) -> dict[str, str]:
     """Receipt of the part file of one seed of a study."""
     from sparse_control.protocol import study as protocol
@@ -64,5 +67,5 @@ def record(
     with exclusive():
         return protocol.run_seed(
             root=Path(root), settings=settings, task=panel, selector=selector, condition=condition, seed=seed,
-            sources=sources,
+            sources=sources, replace=replace,
         ).as_json()  # fmt: skip

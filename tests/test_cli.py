@@ -422,7 +422,7 @@ def test_a_run_hands_its_options_on(run, given_flow, tmp_path, command):
     options = ["--preset", "paper", "--model", "m", "--root", tmp_path]
     code, out, _ = run("run", command, *options)
     expected = {"preset": "paper", "model": "m", "root": str(tmp_path), "dask": None, "wait": False}
-    more = {"narrowed", "mmlu", "xstest"} if command == "six-axis" else {"accept_code"}
+    more = {"narrowed", "mmlu", "xstest", "replace"} if command == "six-axis" else {"accept_code"}
     assert code == 0 and {name: value for name, value in seen.items() if name not in more} == expected
     assert out.splitlines() == ["A: unchanged, 1 files", "B: measured, 0 files", f"{command}: m at preset paper in r"]
 
@@ -446,14 +446,14 @@ def test_six_axis_hands_on_what_is_asked_for(run, given_flow, tmp_path):
     (tmp_path / "xstest.csv").write_text("")
     options = ["--task", "ioi", "--task", "refusal", "--selector", "top_k", "--condition", "F", "--seed", 0]
     options += ["--seed", 5]
-    files = ["--mmlu", tmp_path, "--xstest", tmp_path / "xstest.csv", "--wait"]
+    files = ["--mmlu", tmp_path, "--xstest", tmp_path / "xstest.csv", "--wait", "--replace"]
     assert run("run", "six-axis", "--root", tmp_path, *options, *files)[0] == 0
     asked = seen.pop("narrowed")(load_settings(PROJECT / "params.yaml")).protocol
     assert (asked.tasks, asked.selectors, asked.conditions) == (["ioi", "refusal"], ["top_k"], ["F"])
     assert asked.seeds_of("ioi") == [0, 5]
     assert seen == {
         "preset": "smoke", "model": None, "root": str(tmp_path), "dask": None, "wait": True, "mmlu": tmp_path,
-        "xstest": tmp_path / "xstest.csv",
+        "xstest": tmp_path / "xstest.csv", "replace": True,
     }  # fmt: skip
 
 

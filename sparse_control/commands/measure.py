@@ -139,15 +139,19 @@ _add(
 @click.option("--seed", "seeds", multiple=True, type=int, metavar="N", help="Only this seed; repeat for several.")
 @source_options
 @click.option("--dry-run", is_flag=True, help="Print sites, forwards, tokens and estimated time; measure nothing.")
+@click.option("--replace", is_flag=True,
+              help="Measure records again that are there and were measured with other settings, code or model files; the "
+              "old ones are moved to replaced/ of the folder. Without it such a run is refused.")  # fmt: skip
 def run_six_axis(
     preset: str, model: str | None, root: Path | None, dask: str | None, wait: bool, tasks: tuple[str, ...],
     selectors: tuple[str, ...], conditions: tuple[str, ...], seeds: tuple[int, ...], mmlu: Path | None,
-    xstest: Path | None, dry_run: bool,
+    xstest: Path | None, dry_run: bool, replace: bool,
 ) -> None:  # fmt: skip
     """The six-axis protocol: can a push hit, undo, dial, track, spare and carry over?
 
     Measures every (task, selector, direction rule) of the preset over its seeds. Options narrow that down, or name
-    others; records measured one by one are those of the whole run. `show protocol --plan` says what each name means.
+    others; records measured one by one are those of the whole run, and none that is there is lost: one that was measured
+    with other settings, code or model files stays until --replace. `show protocol --plan` says what each name means.
 
     \b
     python -m sparse_control run six-axis --dry-run
@@ -166,6 +170,6 @@ def run_six_axis(
         click.echo("\n".join(plan_lines(settings, mmlu, xstest)))
         return
     where = {"preset": preset, "model": model, "root": root, "dask": dask, "wait": wait}
-    files = {"mmlu": mmlu and mmlu.resolve(), "xstest": xstest and xstest.resolve()}
+    more = {"mmlu": mmlu and mmlu.resolve(), "xstest": xstest and xstest.resolve(), "replace": replace}
     narrowed = lambda settings: restricted(settings, **which)  # noqa: E731
-    _run_flow("six-axis", "flows.six_axis:measure", where, files, narrowed=narrowed)
+    _run_flow("six-axis", "flows.six_axis:measure", where, more, narrowed=narrowed)

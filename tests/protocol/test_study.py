@@ -1,7 +1,6 @@
 """One study end to end on a tiny model: schema, gate, resume, and the default model's figures."""
 
 from itertools import product
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,54 +11,21 @@ from sparse_control.files import read_json, read_json_lines, write_json
 from sparse_control.models.sites import all_sites
 from sparse_control.protocol import fitting, gate, stored, study
 from sparse_control.protocol.gate import kept_pairs
-from sparse_control.protocol.panels import Draw, PanelSources
-from sparse_control.protocol.preservation import OffTargetPanel
-from sparse_control.protocol.prompts import read_prompts
+from sparse_control.protocol.panels import PanelSources
 from sparse_control.protocol.selectors.table import SELECTORS
 from sparse_control.protocol.splits import Split
 from sparse_control.records.six_axis import read_all_measurements, read_measurements
 from sparse_control.settings import load_settings
 from tests.support.pairs import make_pairs
-from tests.support.tiny import prompt, save_tiny, tiny_model
-
-PARAMS = Path(__file__).parents[2] / "params.yaml"
-
-
-def settings(**protocol):
-    base = load_settings(PARAMS)
-    counts = base.protocol.pairs.model_copy(update={"fit": 4, "evaluate": 4, "reuse": 4})
-    small = {
-        "pairs": counts, "minimum_gap": 0.0, "minimum_pairs": 1, "effects_check": 3, "seeds": [0, 1],
-        "random_supports": 3,
-    }  # fmt: skip
-    return base.model_copy(update={"threads": 1, "protocol": base.protocol.model_copy(update=small | protocol)})
+from tests.support.tiny import save_tiny, tiny_model
+from tests.support.tiny_study import PARAMS, tiny_studies
+from tests.support.tiny_study import small_settings as settings
 
 
 @pytest.fixture
 def tiny(monkeypatch):
-    """A random model in place of the named one, with random pairs in place of the panels."""
-    lm = tiny_model()
-    lm.provenance["weights_sha256"] = "0" * 64
-    measured = []
-
-    def pairs(task, _lm, split, n, seed, _sources):
-        return Draw(make_pairs(n, first=100 * ("fit", "evaluate", "reuse").index(split) % 37 + seed), "own", 1)
-
-    def off_target(shared):
-        sites = gate.candidate_sites(lm, shared.protocol)
-        return OffTargetPanel(("a", "b"), read_prompts(lm, [prompt(8).tolist()] * 2, sites))
-
-    lm.provenance.update(lm.identity.as_provenance())
-    monkeypatch.setattr(study, "_model", lambda name, dtype: lm)
-    monkeypatch.setattr(stored, "model_identity", lambda name, dtype: lm.identity)
-    monkeypatch.setattr(stored, "model_label", lambda name: lm.name)
-    monkeypatch.setattr(gate, "draw_pairs", pairs)
-    monkeypatch.setattr(fitting.Fitting, "off_target", property(off_target))
-    inner = study.record_sections
-    monkeypatch.setattr(study, "record_sections", lambda *args: measured.append(args[1]) or inner(*args))
-    study._fitting.cache_clear()
-    yield measured
-    study._fitting.cache_clear()
+    with tiny_studies(monkeypatch) as measured:
+        yield measured
 
 
 def run(root, **changes):

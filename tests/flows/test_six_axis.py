@@ -1,0 +1,58 @@
+"""No order of runs, change of settings or damage loses a record that was measured."""
+
+import pytest
+from prefect import flow
+
+import tasks  # noqa: F401  settles the environment before Prefect reads it
+from flows import six_axis
+from flows.parameters import Run
+from sparse_control.errors import InputError
+from sparse_control.files import read_json_lines
+from sparse_control.protocol import stored
+from tests.support.tiny_study import small_settings, tiny_studies
+
+ONE = {"tasks": ["ioi"], "selectors": ["driver_omp"], "conditions": ["P"]}
+
+
+@pytest.fixture
+def go(prefect_server, tmp_path, monkeypatch):
+    """Measures some seeds into one folder; gives the seeds of the file, how many were measured, and the steps."""
+    monkeypatch.setattr(six_axis, "tables_artifact", lambda *_: None)
+    monkeypatch.setattr(six_axis, "model_identity", lambda *names: stored.model_identity(*names))
+    measure = flow(six_axis.measure, name="six-axis-test", persist_result=False, validate_parameters=False)
+    with tiny_studies(monkeypatch) as measured:
+
+        def run(*seeds, replace=False, **changes):
+            before = len(measured)
+            settings = small_settings(**ONE, seeds=list(seeds), **changes)
+            summary = measure(Run("six-axis", settings, tmp_path), replace=replace)
+            file = tmp_path / "tiny-llama" / "six_axis" / "ioi.driver_omp.P.jsonl"
+            skipped = [step["skipped"] for step in summary["steps"]]
+            return [row["seed"] for row in read_json_lines(file)], len(measured) - before, skipped
+
+        yield run
+
+
+@pytest.mark.slow
+def test_a_narrower_run_keeps_what_a_wider_one_measured(go, tmp_path):
+    assert go(0) == ([0], 1, [False])
+    assert go(0, 1) == ([0, 1], 1, [False])
+    assert go(0)[:2] == ([0, 1], 0)
+    assert go(1)[:2] == ([0, 1], 0)
+    assert go(0, 1) == ([0, 1], 0, [True])
+    assert not (tmp_path / "replaced").exists()
+
+
+@pytest.mark.slow
+def test_ten_records_stay_ten_when_one_is_asked_for_with_other_settings(go, tmp_path, capfd):
+    assert go(*range(10))[:2] == (list(range(10)), 10)
+    with pytest.raises(InputError, match="1 of 1 records .* other settings.*--replace"):
+        go(3, support_size=2)
+    assert go(3)[:2] == (list(range(10)), 0)
+    assert go(3, support_size=2, replace=True)[:2] == (list(range(10)), 1)
+    told = f"six-axis: 1 record will be measured again; the old ones go to {tmp_path / 'replaced'}"
+    assert told in capfd.readouterr().err
+    (old,) = (tmp_path / "replaced").rglob("*.jsonl")
+    assert [row["seed"] for row in read_json_lines(old)] == [3]
+    with pytest.raises(InputError, match="1 of 10 records"):
+        go(*range(10))
