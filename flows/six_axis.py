@@ -21,9 +21,7 @@ from tasks.tables import manifest
 NAME = "six-axis"
 
 
-def measure(
-    run: Run, mmlu: Path | None = None, xstest: Path | None = None, replace: bool = False
-) -> dict[str, Any]:
+def measure(run: Run, mmlu: Path | None = None, xstest: Path | None = None, replace: bool = False) -> dict[str, Any]:
     """Can a push hit, undo, dial, track, spare and carry over?
 
     Measures every study that the settings ask for; unchanged studies whose files are whole are skipped.
@@ -88,7 +86,11 @@ def _studies(run: Run, files: dict[str, Path | None], found: Survey) -> list[Ste
 
     def step(panel: str, selector: str, condition: str) -> Step:
         own = common | {"panel": panel, "selector": selector, "condition": condition}
-        if (panel, selector, condition) in replaced:  # of any other study the task is that of a run that replaces nothing
+        if (
+            panel,
+            selector,
+            condition,
+        ) in replaced:  # of any other study the task is that of a run that replaces nothing
             own["replace"] = True
         label = f"{panel}, {selector}, {condition}"
 
