@@ -140,8 +140,8 @@ _add(
 @source_options
 @click.option("--dry-run", is_flag=True, help="Print sites, forwards, tokens and estimated time; measure nothing.")
 @click.option("--replace", is_flag=True,
-              help="Measure records again that are there and were measured with other settings, code or model files; the "
-              "old ones are moved to replaced/ of the folder. Without it such a run is refused.")  # fmt: skip
+              help="Measure records again that were measured with other settings, code or model files; the old ones "
+              "are moved to replaced/ of the folder. Without it such a run is refused.")  # fmt: skip
 def run_six_axis(
     preset: str, model: str | None, root: Path | None, dask: str | None, wait: bool, tasks: tuple[str, ...],
     selectors: tuple[str, ...], conditions: tuple[str, ...], seeds: tuple[int, ...], mmlu: Path | None,
@@ -150,8 +150,8 @@ def run_six_axis(
     """The six-axis protocol: can a push hit, undo, dial, track, spare and carry over?
 
     Measures every (task, selector, direction rule) of the preset over its seeds. Options narrow that down, or name
-    others; records measured one by one are those of the whole run, and none that is there is lost: one that was measured
-    with other settings, code or model files stays until --replace. `show protocol --plan` says what each name means.
+    others; records measured one by one are those of the whole run, and none that is there is lost: one measured with
+    other settings, code or model files stays until --replace. `show protocol --plan` says what each name means.
 
     \b
     python -m sparse_control run six-axis --dry-run
