@@ -54,13 +54,14 @@ def _program(name: str, mend: str) -> Iterator[tuple[str, str, str]]:
 
 def _project() -> Iterator[tuple[str, str, str]]:
     from sparse_control.records.manifest import measured_files, where_measured
+    from sparse_control.records.paths import committed_root
 
     project = project_folder()
     if os.access(project, os.W_OK):
         yield "ok", "project folder", str(project)
     else:
         yield "note", "project folder", f"{project}, read-only; use --root and --out"
-    count = len(measured_files(project))
+    count = len(measured_files(committed_root(project)))
     yield ("ok", "measurements", f"{count} files") if count else ("missing", "measurements", where_measured())
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from sparse_control.errors import InputError, NotAvailable
+from sparse_control.errors import InputError
 from sparse_control.files import write_bytes
 from sparse_control.records.read import ModelRecords, Records
 from sparse_control.tables.columns import Row
@@ -63,14 +63,12 @@ class Figure:
 
         Raises:
             InputError: there are no numbers to draw.
-            NotAvailable: matplotlib is not installed.
+            ModuleNotFoundError: matplotlib is not installed.
         """
         if not len(frame):
             raise InputError(f"figure {self.name}: the records hold nothing to draw; it reads {', '.join(self.reads)}")
-        try:
-            from matplotlib import rc_context
-        except ImportError as error:
-            raise NotAvailable("figures need matplotlib; run: pip install 'sparse-control[plots]'") from error
+        from matplotlib import rc_context
+
         with rc_context(STYLE):
             return self.draw(frame)
 
