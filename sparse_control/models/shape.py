@@ -8,6 +8,7 @@ from typing import Any
 from sparse_control.errors import InputError, NotAvailable
 from sparse_control.files import read_json
 from sparse_control.models.fetch import model_path
+from sparse_control.models.gguf_file import read_header
 from sparse_control.project import cache_folder
 from sparse_control.registry import find_source, registry
 
@@ -107,18 +108,9 @@ def _number(path: Path, content: Mapping[str, Any], *names: str) -> int:
 
 
 def _of_gguf(name: str, path: Path) -> ModelShape:
-    from gguf import GGUFReader
-
-    try:
-        fields = GGUFReader(path).fields
-        architecture = str(fields["general.architecture"].contents())
-        content = {
-            key.removeprefix(f"{architecture}."): field.contents()
-            for key, field in fields.items()
-            if key.startswith(f"{architecture}.")
-        }
-    except Exception as error:  # the reader raises many kinds; each means that this is no whole GGUF file
-        raise InputError(f"{path}: not a GGUF file ({' '.join(str(error).split())})") from error
+    fields = read_header(path).fields
+    architecture = str(fields.get("general.architecture"))
+    content = {key.removeprefix(f"{architecture}."): value for key, value in fields.items()}
     heads, width = _number(path, content, "attention.head_count"), _number(path, content, "embedding_length")
     declared = "attention.key_length" in content
     return ModelShape(

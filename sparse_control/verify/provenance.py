@@ -21,11 +21,11 @@ def _weights(provenance: Mapping[str, Any]) -> str | None:
 def provenance_checks(model: Model) -> Iterator[Check]:
     """Weights, settings and code of everything that was measured on a model, and that each null is its folder's."""
     records, root = model.records, model.paths.root
-    weights = {str(record.key): _weights(record.provenance.model) for record in records.six_axis}
+    measured_on = {str(record.key): record.provenance.model for record in records.six_axis}
     if records.iss.summary:
-        weights[SUMMARY] = _weights(records.iss.summary.provenance.model)
-    if weights:
-        yield named(f"provenance {model.paths.model} weights", lambda: _one_model(weights))
+        measured_on[SUMMARY] = records.iss.summary.provenance.model
+    if measured_on:
+        yield named(f"provenance {model.paths.model} weights", lambda: _one_model(measured_on))
     if records.six_axis:
         yield named(f"provenance {model.paths.model} settings and code", lambda: _one_setting(records.six_axis))
     measured = {record.provenance.code_sha256 for record in records.six_axis}
@@ -57,14 +57,27 @@ def _null(study: Study, official: Study) -> tuple[Status, str]:
     return "ok", ""
 
 
-def _one_model(weights: Mapping[str, str | None]) -> tuple[Status, str]:
-    first, reference = next(iter(weights.items()))
-    for what, found in weights.items():
-        if not found:
+def _one_model(measured_on: Mapping[str, Mapping[str, Any]]) -> tuple[Status, str]:
+    """Everything was measured on the same weights, and where records keep the model's identity, on the same of that."""
+    first, reference = next(iter(measured_on.items()))
+    for what, found in measured_on.items():
+        if not _weights(found):
             return "FAIL", f"{what}: provenance.model.weights_sha256 is missing"
-        if found != reference:
-            return "FAIL", f"{what} was measured on weights {found}, {first} on {reference}"
+        if _weights(found) != _weights(reference):
+            return "FAIL", f"{what} was measured on weights {_weights(found)}, {first} on {_weights(reference)}"
+    kept = {what: found for what, found in measured_on.items() if "identity" in found}
+    first, reference = next(iter(kept.items()), ("", {}))
+    for what, found in kept.items():
+        if found["identity"] != reference["identity"]:
+            parts, others = _identity_parts(found), _identity_parts(reference)
+            names = [name for name in sorted({*parts, *others}) if parts.get(name) != others.get(name)]
+            return "FAIL", f"{what} and {first} were measured on different models: {', '.join(names) or 'identity'}"
     return "ok", ""
+
+
+def _identity_parts(model: Mapping[str, Any]) -> dict[str, Any]:
+    plain = {name: model.get(name) for name in ("quantisation", "dtype")}
+    return plain | dict(model.get("files") or {}) | dict(model.get("versions") or {})
 
 
 def _one_setting(records: tuple[Measurement, ...]) -> tuple[Status, str]:

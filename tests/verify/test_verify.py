@@ -207,6 +207,17 @@ def test_stored_interval_must_be_the_bootstrap(root):
     only(root, "stored mean and intervals of Raw-ISS of toy-model/jacobian_iss: bca stored")
 
 
+def test_configurations_and_libraries_must_agree_where_records_keep_them(root):
+    """The weights may be the same all the while."""
+    rows = [json.loads(line) for line in (root / RECORDS).read_text().splitlines()]
+    for row, eps in zip(rows, "abb", strict=False):
+        files, versions = {"config.json": eps * 64, "model.safetensors": "c" * 64}, {"torch": "2.13.0"}
+        row["provenance"]["model"] |= {"identity": eps * 64, "files": files, "versions": versions}
+    write_lines(root / RECORDS, rows)
+    rehash(root)
+    only(root, "provenance toy-model weights: .* were measured on different models: config.json$")
+
+
 def test_weights_must_agree(root):
     edit(root / RECORDS, "a" * 64, "e" * 64)
     rehash(root)
