@@ -227,3 +227,11 @@ def test_all_mistakes_are_told_together(tmp_path):
     assert [one.partition(":")[0] for one in told[2:]] == ["threads", "validation.activations"]
     with pytest.raises(InputError, match="; and .* more$"):
         load_settings(edited(tmp_path, **{f"colour{n}": n for n in range(20)}))
+
+
+@pytest.mark.parametrize("name", ["", "  "])
+def test_a_model_without_a_name_is_refused(tmp_path, name):
+    file = tmp_path / "params.yaml"
+    file.write_text(yaml.safe_dump(yaml.safe_load(PARAMS.read_text()) | {"model": name}))
+    with pytest.raises(InputError, match=r"params\.yaml: model: "):
+        load_settings(file)

@@ -198,7 +198,7 @@ class Settings(Section):
     """All settings of one preset."""
 
     preset: str
-    model: str
+    model: Annotated[str, Field(min_length=1, pattern=r"\S")]
     dtype: Literal["float32", "float64", "bfloat16", "float16"]
     threads: Annotated[int, Field(ge=1, le=1024)]
     corpus: CorpusSettings
