@@ -185,7 +185,7 @@ def test_logits_stay_within_the_vocabulary(tiny):
 
 @pytest.mark.slow
 def test_the_default_model(run, default_model):
-    record = PROJECT / "measurements" / "smollm2-135m-instruct" / "sentiment.driver_omp.F.jsonl"
+    record = PROJECT / "measurements" / "smollm2-135m-instruct" / "six_axis" / "sentiment.driver_omp.F.jsonl"
     prompt = "The food at the hotel was"
     code, out, _ = run("--record", record, "--prompt", prompt, "--tokens", 12, "--json")
     report = json.loads(out)

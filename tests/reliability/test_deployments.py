@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from sparse_control.files import read_json
-from sparse_control.records.paths import ModelPaths
+from sparse_control.records.paths import ModelPaths, model_folders
 from tests.reliability.conftest import PROJECT
 
 pytestmark = pytest.mark.slow
@@ -115,8 +115,9 @@ def test_served_deployed_watched_and_stopped(project, faults):
     done = project.make("deployed", "FLOW=official-iss", f"PARAMETERS=-p preset=tiny -p 'root={root}'")
     worker = (project.folder / "home" / "worker.log").read_text
     assert done.returncode == 0, done.stdout + done.stderr + worker()
-    summary = read_json(ModelPaths(root, "tiny").result("iss_model_summary.json"))
-    assert summary["model"] == "tiny" and (root / "MANIFEST.json").exists()
+    (model,) = model_folders(root)  # called by its identity
+    summary = read_json(ModelPaths(root, model).result("iss_model_summary.json"))
+    assert summary["model"] == model and (root / "MANIFEST.json").exists()
 
     wrong = f"PARAMETERS=-p preset=none -p dask=nowhere -p 'root={root}'"
     done = project.make("deployed", "FLOW=official-iss", wrong)
