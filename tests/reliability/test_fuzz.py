@@ -210,7 +210,7 @@ def test_records(tmp_path, watch, faults):
 
     rows = [json.loads(json.dumps(measurement(seed=seed))) for seed in (0, 1)]
     study = "{task}.{selector}.{condition}.jsonl".format(**rows[0])
-    path = tmp_path / "measurements" / rows[0]["model"] / study
+    path = tmp_path / rows[0]["model"] / "six_axis" / study
     path.parent.mkdir(parents=True)
     write_json_lines(path, rows)
     assert len(read_measurements(tmp_path, path)) == 2
@@ -228,7 +228,7 @@ def test_params(tmp_path, watch, faults, monkeypatch):
     content = yaml.safe_load((PROJECT / "params.yaml").read_bytes())
     small = {key: value for key, value in content.items() if key != "presets"} | {"presets": {"smoke": {}}}
     path = tmp_path / "params.yaml"
-    monkeypatch.setattr(settings, "read_yaml", read_json)
+    monkeypatch.setattr("sparse_control.settings.load.read_yaml", read_json)
     trial(path, partial(changed_json, small), partial(settings.load_settings, path), watch, faults, "params.yaml")
 
 
