@@ -135,7 +135,7 @@ _add(
 @_where_options
 @click.option("--task", "tasks", multiple=True, metavar="TASK", help="Only this task; repeat for several.")
 @click.option("--selector", "selectors", multiple=True, metavar="NAME", help="Only this selector; repeat for several.")
-@click.option("--condition", "conditions", multiple=True, metavar="P|F", help="Only this direction rule.")
+@click.option("--condition", "conditions", multiple=True, metavar="P|F|O", help="Only this direction rule.")
 @click.option("--seed", "seeds", multiple=True, type=int, metavar="N", help="Only this seed; repeat for several.")
 @source_options
 @click.option("--dry-run", is_flag=True, help="Print sites, forwards, tokens and estimated time; measure nothing.")

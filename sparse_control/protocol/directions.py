@@ -1,6 +1,6 @@
 """The direction rules, one row each, and their control, random directions of the same norms; without torch."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,9 +20,18 @@ def contrasts(source: "Prompts", target: "Prompts") -> dict["Site", "Tensor"]:
     return {site: target.activations[site] - value for site, value in source.activations.items()}
 
 
-def mean_contrast(contrasts: Contrasts, sites: Sequence["Site"]) -> tuple["Tensor", ...]:
-    """The mean over pairs in float64, (site width,) per site; the sign is fixed by target - source."""
-    return tuple(contrasts[site].double().mean(dim=0) for site in sites)
+def mean_contrast(
+    contrasts: Contrasts, sites: Sequence["Site"], signs: Sequence[int] | None = None
+) -> tuple["Tensor", ...]:
+    """The mean over pairs in float64, (site width,) per site, of the contrasts as they are or times signs (N,).
+
+    The sign of a contrast is fixed by target - source.
+    """
+    means = []
+    for site in sites:
+        values = contrasts[site].double()
+        means.append((values if signs is None else values * values.new_tensor(list(signs))[:, None]).mean(dim=0))
+    return tuple(means)
 
 
 @dataclass(frozen=True)
@@ -31,17 +40,24 @@ class DirectionRule:
 
     Attributes:
         description: what is added at a site, for people.
-        directions: from the contrasts of the fitting split and a support, one direction per site for every pair; None:
-            each evaluation pair has its own contrast.
+        mean: whether all pairs have the mean contrast of the fitting split; else each evaluation pair has its own.
+        oriented: whether the mean is of contrasts times their pair's orientation sign, and a pair has the mean times
+            its own: one bit of the pair, where its own contrast is all its activations.
     """
 
     description: str
-    directions: Callable[[Contrasts, Sequence["Site"]], tuple["Tensor", ...]] | None
+    mean: bool = False
+    oriented: bool = False
 
 
 CONDITIONS = {
-    "P": DirectionRule("each evaluation pair's own contrast, target activation less source activation", None),
-    "F": DirectionRule("the mean contrast of the fitting split, the same for every pair", mean_contrast),
+    "P": DirectionRule("each evaluation pair's own contrast, target activation less source activation"),
+    "F": DirectionRule("the mean contrast of the fitting split, the same for every pair", mean=True),
+    "O": DirectionRule(
+        "the mean contrast of pairs turned the same way, turned back for each pair; F where none is turned",
+        mean=True,
+        oriented=True,
+    ),
 }  # names as settings and records have them
 
 

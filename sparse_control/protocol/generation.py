@@ -76,7 +76,8 @@ def generate(
         temperature: 0 takes the likeliest token (greedy); above 0 one is drawn.
         seed: of the draws; each dose uses the same random numbers, so that doses differ by the dose alone.
         stop_ids: tokens that end a text; None: those of the model's generation configuration.
-        pair: whose contrast rule P uses, for an intervention without directions; its source is the prompt.
+        pair: whose contrast rule P uses, for an intervention without directions; its source is the prompt. Or whose
+            orientation rule O uses.
         together: one batch of all doses, each a row with keys and values of its own; faster, and equal to the doses
             one by one to rounding, not bit for bit.
 
@@ -115,7 +116,8 @@ def generate(
     rows = [doses] if together else [[dose] for dose in doses]
     generations = []
     for group in rows:
-        added = {site: value[0] for site, value in intervention.additions(group, contrasts, 1).items()}  # (R, width)
+        additions = intervention.additions(group, contrasts, 1, [] if pair is None else [pair.sign])
+        added = {site: value[0] for site, value in additions.items()}  # (R, width)
         live = added if any(group) else {}
         draws = [stream(seed, "generation", "none", "sampling") for _ in group]
         generations += _continued(
@@ -222,6 +224,8 @@ def _check_places(lm: LanguageModel, intervention: Intervention, phases: str, le
 def _contrasts(
     lm: LanguageModel, intervention: Intervention, phases: str, ids: Tensor, pair: Pair | None
 ) -> dict[Site, Tensor]:
+    if intervention.oriented and pair is None:
+        raise ValueError("pair is missing: an oriented intervention turns its directions by the pair")
     if intervention.directions is not None or not intervention.support:
         return {}
     if phases != "prompt":

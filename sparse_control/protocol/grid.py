@@ -64,9 +64,18 @@ def restricted(
         raise InputError(f"params.yaml: protocol: {error.errors()[0]['msg']}") from error
     check_names(where="params.yaml: protocol: ", **{kind: getattr(protocol, kind) for kind in KNOWN})
     check_names(where="params.yaml: protocol.task_seeds: ", tasks=protocol.task_seeds)
+    if not studies(protocol):
+        raise InputError(f"condition O of {', '.join(protocol.tasks)} is F, as their pairs have one orientation; use F")
     return settings.model_copy(update={"protocol": protocol}) if changes else settings
 
 
 def studies(protocol: ProtocolSettings) -> list[tuple[str, str, str]]:
-    """Every (task, selector, condition) of the settings, in the order in which they are measured."""
-    return list(product(protocol.tasks, protocol.selectors, protocol.conditions))
+    """Every (task, selector, condition) of the settings, in the order in which they are measured.
+
+    Where the pairs of a task have one orientation, an oriented rule is the mean as it is, and not measured twice.
+    """
+    return [
+        (task, selector, condition)
+        for task, selector, condition in product(protocol.tasks, protocol.selectors, protocol.conditions)
+        if TASKS[task].oriented or not CONDITIONS[condition].oriented
+    ]

@@ -22,6 +22,7 @@ class Intervention:
         strengths: beta, one per site.
         directions: one vector (site width,) per site, the same for every prompt (F, the mean contrast of the
             fitting split, or any vectors of your own); None: each pair's own contrast (P).
+        oriented: whether a pair has the directions times its orientation sign (O).
 
     Raises:
         ValueError: lengths that disagree, a site twice, a strength or direction that is not finite.
@@ -30,8 +31,11 @@ class Intervention:
     support: tuple[Site, ...]
     strengths: tuple[float, ...]
     directions: tuple[Tensor, ...] | None = None
+    oriented: bool = False
 
     def __post_init__(self) -> None:
+        if instance("oriented", self.oriented, bool) and self.directions is None:
+            raise ValueError("directions are missing: an oriented intervention turns those it has")
         if isinstance(self.support, Site):
             raise ValueError(f"support must be a sequence of sites, got one site; use ({self.support.name},)")
         support = tuple(elements("support", self.support))
@@ -81,18 +85,23 @@ class Intervention:
                     f"the site has {site_width(lm, site)}"
                 )
 
-    def additions(self, doses: Sequence[float], contrasts: Mapping[Site, Tensor], n: int) -> dict[Site, Tensor]:
+    def additions(
+        self, doses: Sequence[float], contrasts: Mapping[Site, Tensor], n: int, signs: Sequence[int] = ()
+    ) -> dict[Site, Tensor]:
         """What is added at each site for `n` prompts and R doses: (n, R, site width), float64.
 
         Args:
             doses: (R,).
             contrasts: per site (n, site width), used where the intervention has no directions of its own.
             n: number of prompts.
+            signs: (n,) orientation signs, used where the intervention is oriented.
         """
         scale = torch.tensor(list(doses), dtype=torch.float64)[None, :, None]
         added = {}
         for index, (site, strength) in enumerate(zip(self.support, self.strengths, strict=True)):
             fixed = self.directions is not None
             direction = self.directions[index].expand(n, -1) if fixed else contrasts[site].double()
+            if self.oriented:
+                direction = direction * direction.new_tensor(list(signs))[:, None]
             added[site] = scale.to(direction.device) * strength * direction[:, None]  # (n, R, width)
         return added

@@ -1,6 +1,7 @@
 """The six axes for one intervention on one model, as raw readouts; `sparse_control.metrics` turns them into scores."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
@@ -79,7 +80,9 @@ def measure(
         off_target = OffTargetPanel.read(lm, off_target, intervention.support, reader)
     return parts | {
         "feedback": None if feedback is None else _feedback(evaluated, intervention, feedback),
-        "preservation": None if off_target is None else measured_preservation(off_target, intervention, contrasts),
+        "preservation": None
+        if off_target is None
+        else measured_preservation(off_target, intervention, doses, contrasts, evaluated.signs),
         "reuse": None
         if reuse is None
         else _reuse(_split(lm, reuse, intervention, reader), intervention, contrasts, refit_strengths),
@@ -108,6 +111,7 @@ def _norms(split: Split, intervention: Intervention, contrasts: Mapping[Site, Te
     return {
         "direction": [_mean_norm(direction) for direction in directions],
         "activation": [_mean_norm(split.source.activations[site]) for site in intervention.support],
+        "contrast": [_mean_norm(contrasts[site]) for site in intervention.support],
     }
 
 
@@ -165,7 +169,7 @@ def _reuse(
 ) -> dict[str, Any]:
     """Strengths refitted with the pairs' own contrasts, and everything carried over: strengths and mean contrast."""
     strengths = intervention.strengths if refit_strengths is None else tuple(refit_strengths)
-    refit = Intervention(intervention.support, strengths, intervention.directions)
+    refit = replace(intervention, strengths=strengths)
     frozen = {site: value.double().mean(dim=0).expand(len(split), -1) for site, value in contrasts.items()}
 
     def nominal(chosen: Intervention, contrasts: Mapping[Site, Tensor]) -> list[float]:

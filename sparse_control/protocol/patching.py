@@ -49,8 +49,8 @@ def patched(
         lm: the model; its weights, configuration and mode stay as they are.
         intervention: support, strengths, direction rule.
         dose: gamma, scales all strengths.
-        pair: whose contrast rule P uses, and whose prompts are patched: forwards of their token length, and those that
-            read a part of one of them or more tokens behind it.
+        pair: whose contrast rule P uses and whose orientation rule O uses; and whose prompts are patched: forwards of
+            their token length, and those that read a part of one of them or more tokens behind it.
         reverse: -beta, for the target-side input (axis 2).
 
     Raises:
@@ -66,11 +66,13 @@ def patched(
     if pair is not None:
         check_readable(lm, (instance("pair", pair, Pair),))
         check_positions(intervention.support, [len(pair.source_ids)])
+    if pair is None and (intervention.directions is None or intervention.oriented):
+        needs = "uses the pair's contrast" if intervention.directions is None else "turns its directions by the pair"
+        raise ValueError(f"pair is missing: this intervention {needs}")
     if intervention.directions is None:
-        if pair is None:
-            raise ValueError("pair is missing: without directions of its own an intervention uses the pair's contrast")
         contrasts = pair_contrasts(lm, pair, intervention.support)
-    additions = {site: value[0, 0] for site, value in intervention.additions([dose], contrasts, 1).items()}
+    signs = [] if pair is None else [pair.sign]
+    additions = {site: value[0, 0] for site, value in intervention.additions([dose], contrasts, 1, signs).items()}
     if dose == 0 or not additions:
         yield
         return

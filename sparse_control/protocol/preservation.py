@@ -48,17 +48,34 @@ class OffTargetPanel:
 
 
 def measured_preservation(
-    panel: OffTargetPanel, intervention: Intervention, contrasts: Mapping[Site, Tensor]
+    panel: OffTargetPanel,
+    intervention: Intervention,
+    doses: Sequence[float],
+    contrasts: Mapping[Site, Tensor],
+    signs: Sequence[int],
 ) -> dict[str, Any]:
-    """KL(unpatched || patched) per prompt at dose 1, as in a measurement record."""
+    """KL(unpatched || patched) per prompt at dose 1, and per dose and prompt, as in a measurement record.
+
+    Args:
+        panel: P prompts.
+        intervention: what is applied.
+        doses: (R,), 1 among them; at dose 0 the model is the unpatched one.
+        contrasts, signs: of the evaluation pairs (N). A rule that needs a pair has none of its own here: prompt j takes
+            that of pair j mod N.
+    """
     n = len(panel.ids)
-    if not intervention.support:
-        return {"prompts": list(panel.ids), "kl": [0.0] * n}
-    # rule P has no contrast of its own here: prompt j takes that of evaluation pair j mod N
-    borrowed = {site: value[torch.arange(n) % len(value)] for site, value in contrasts.items()}
-    patched = panel.prompts.patched_logits(intervention.additions([1.0], borrowed, n))[:, 0]
-    rows = zip(_float64(panel.prompts.logits), _float64(patched), strict=True)
-    return {"prompts": list(panel.ids), "kl": [kl_divergence(p, q) for p, q in rows]}
+    pairs = torch.arange(n) % max(1, len(signs))
+    borrowed = {site: value[pairs] for site, value in contrasts.items()}
+    live = [dose for dose in doses if dose != 0 and intervention.support]
+    rows = {dose: [0.0] * n for dose in doses}
+    if live:
+        turned = [signs[index] for index in pairs.tolist()] if signs else []
+        patched = panel.prompts.patched_logits(intervention.additions(live, borrowed, n, turned))  # (P, R, V)
+        plain = _float64(panel.prompts.logits)
+        for column, dose in enumerate(live):
+            under = _float64(patched[:, column])
+            rows[dose] = [kl_divergence(p, q) for p, q in zip(plain, under, strict=True)]
+    return {"prompts": list(panel.ids), "kl": rows[1.0], "kl_by_dose": [rows[dose] for dose in doses]}
 
 
 def _float64(logits: Tensor) -> np.ndarray:

@@ -26,7 +26,7 @@ def dose_readouts(
 
     Args:
         prompts: N prompts to patch.
-        pairs: whose answers are read.
+        pairs: whose answers are read, and whose orientation rule O uses.
         intervention: what is applied.
         doses: (R,).
         contrasts: site -> (N, site width), for rule P.
@@ -35,7 +35,8 @@ def dose_readouts(
     values = np.repeat(unpatched[:, None], len(doses), axis=1)
     live = [index for index, dose in enumerate(doses) if dose != 0 and intervention.support]
     if live:
-        additions = intervention.additions([doses[index] for index in live], contrasts, len(prompts))
+        signs = [pair.sign for pair in pairs]
+        additions = intervention.additions([doses[index] for index in live], contrasts, len(prompts), signs)
         values[:, live] = margins(prompts.patched_logits(additions), pairs)
     return values
 
@@ -65,7 +66,7 @@ def draw_readouts(draws: Sequence[tuple[Intervention, Split]]) -> list[dict[str,
     split = draws[0][1]
     sides = []
     for prompts, unpatched, dose in ((split.source, split.y_source, 1.0), (split.target, split.y_target, -1.0)):
-        rows = [chosen.additions([dose], own.contrasts, len(split)) for chosen, own in draws]
+        rows = [chosen.additions([dose], own.contrasts, len(split), own.signs) for chosen, own in draws]
         together = {}
         for site in dict.fromkeys(site for row in rows for site in row):
             like = next(row[site] for row in rows if site in row)  # (N, 1, width)

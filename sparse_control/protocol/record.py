@@ -4,8 +4,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
-from sparse_control.protocol.directions import CONDITIONS, random_of_equal_norm
+from sparse_control.models.sites import Site
+from sparse_control.protocol.directions import CONDITIONS, mean_contrast, random_of_equal_norm
 from sparse_control.protocol.feedback import FeedbackPlan
 from sparse_control.protocol.fitting import Choice, Fitting
 from sparse_control.protocol.gate import GatedPairs
@@ -29,7 +31,7 @@ def record_sections(fitting: Fitting, key: RecordKey) -> dict[str, Any]:
 
     Strengths and gain come from the pairs' own contrasts under every rule (source document: the direction rule is
     independent of coefficient fitting and of dose updates). Under `random_direction` the support and the strengths are
-    Driver-OMP's, and each direction is a random one of equal norm: a new one per pair under P, one under F.
+    Driver-OMP's, and each direction is a random one of equal norm: a new one per pair under P, one under F and O.
     """
     pairs = fitting.pairs(key.task, key.seed)
     head = {"supported": pairs.splits is not None, "reason": pairs.reason, "gate": pairs.counts}
@@ -104,24 +106,29 @@ def _draws(fitting: Fitting, pairs: GatedPairs, choice: Choice, key: RecordKey) 
     """The intervention to measure, and the further draws of a random control, the first of which it is."""
     rule, selector = CONDITIONS[key.condition], SELECTORS[key.selector]
     fit, evaluate, reuse = (pairs.splits[name] for name in ("fit", "evaluate", "reuse"))
+
+    def mean(support: tuple[Site, ...]) -> tuple[Tensor, ...] | None:
+        signs = fit.signs if rule.oriented else None
+        return mean_contrast(fit.contrasts, support, signs) if rule.mean else None
+
     draws = []
     if not selector.random_directions:
         for selection in choice.selections:
             support = tuple(pairs.sites[index] for index in selection.support)
-            directions = rule.directions and rule.directions(fit.contrasts, support)
-            draws.append(_Draw(Intervention(support, selection.strengths, directions), evaluate, reuse))
+            chosen = Intervention(support, selection.strengths, mean(support), rule.oriented)
+            draws.append(_Draw(chosen, evaluate, reuse))
         return draws
     support, strengths = choice.support, choice.selections[0].strengths
     generator = stream(key.seed, key.task, "evaluate", f"{key.selector}.{key.condition}")
     for _ in range(fitting.protocol.random_supports):
-        directions = rule.directions and tuple(
-            random_of_equal_norm(direction, generator) for direction in rule.directions(fit.contrasts, support)
-        )
+        directions = mean(support)
+        if directions is not None:
+            directions = tuple(random_of_equal_norm(direction, generator) for direction in directions)
         splits = [
             split.with_contrasts({site: random_of_equal_norm(split.contrasts[site], generator) for site in support})
             for split in (evaluate, reuse)
         ]
-        draws.append(_Draw(Intervention(support, strengths, directions), *splits))
+        draws.append(_Draw(Intervention(support, strengths, directions, rule.oriented), *splits))
     return draws
 
 

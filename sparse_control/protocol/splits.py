@@ -80,6 +80,11 @@ class Split:
         """(N,) wanted change, `y_tar - y_src`."""
         return self.y_target - self.y_source
 
+    @property
+    def signs(self) -> list[int]:
+        """Orientation signs of the pairs (N,)."""
+        return [pair.sign for pair in self.pairs]
+
     def __len__(self) -> int:
         return len(self.pairs)
 

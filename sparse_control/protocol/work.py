@@ -14,6 +14,7 @@ from sparse_control.errors import UnsupportedModel
 from sparse_control.models import LanguageModel
 from sparse_control.protocol.effects import first_order_effects, measured_effects
 from sparse_control.protocol.gate import candidate_sites
+from sparse_control.protocol.grid import studies
 from sparse_control.protocol.panels import SPLITS
 from sparse_control.protocol.panels.offtarget import OffTargetPrompt
 from sparse_control.protocol.panels.pair import Pair
@@ -170,7 +171,7 @@ def record_work(
     work = evaluate.patching(sum(dose != 0 for dose in protocol.doses)) + evaluate.patching(1)  # axes 1 to 3
     for _ in range(protocol.feedback.readouts - 1):  # the zero-dose readout is known
         work += evaluate.patching(protocol.feedback.targets[task])
-    work += off_target.patching(1) + reuse.patching(1) + reuse.patching(1)
+    work += off_target.patching(sum(dose != 0 for dose in protocol.doses)) + reuse.patching(1) + reuse.patching(1)
     if SELECTORS[selector].draws:
         further = protocol.random_supports - 1
         work += evaluate.patching(further) + evaluate.patching(further)
@@ -194,7 +195,7 @@ def planned(
     """
     n_sites = len(candidate_sites(lm, protocol))
     others = Batch.of([len(lm.encode(prompt.text)) for prompt in off_target], protocol.positions)
-    items = [Item("all", "shared", "", (), n_sites, others.reading())]
+    items, grid = [Item("all", "shared", "", (), n_sites, others.reading())], studies(protocol)
     for task in protocol.tasks:
         seeds = tuple(seed for seed in protocol.seeds_of(task) if pairs[task, seed] is not None)
         batches = [_batches(pairs[task, seed], protocol.positions) for seed in seeds]
@@ -206,7 +207,7 @@ def planned(
         chosen: set[str] = set()
         for selector in protocol.selectors:
             basis = SELECTORS[selector].choice_of or selector
-            for condition in protocol.conditions:
+            for condition in (named[2] for named in grid if named[:2] == (task, selector)):
                 works = [record_work(protocol, task, selector, splits, others) for splits in batches]
                 if basis not in chosen:
                     works += [choosing_work(protocol, basis, splits, n_sites) for splits in batches]

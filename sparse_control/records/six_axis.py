@@ -109,8 +109,9 @@ class Effects(Record):
 class Norms(Record):
     """Units of the strengths, site by site."""
 
-    direction: list[NonNegative]  # mean ||d_s||
+    direction: list[NonNegative]  # mean ||d_s||; times |beta_s|, over the activation's, it is the size of the push
     activation: list[NonNegative]  # mean ||a_s||
+    contrast: list[NonNegative] | None = None  # mean ||a_s(x_tar) - a_s(x_src)||; null in records without it
 
 
 class Evaluation(Record):
@@ -186,16 +187,19 @@ class Feedback(Record):
 
 
 class Preservation(Record):
-    """Off-target prompts at the nominal dose."""
+    """Off-target prompts at the nominal dose, and at all doses."""
 
     prompts: Annotated[list[Name], Field(min_length=1)]  # prompt ids
     kl: Annotated[
         list[NonNegative], Field(min_length=1)
     ]  # KL(unpatched || patched) over the whole vocabulary, nats, per prompt
+    kl_by_dose: list[list[NonNegative]] | None = None  # the same per dose of the evaluation; null in records without it
 
     @model_validator(mode="after")
     def _shapes(self) -> "Preservation":
         same_length("prompts", len(self.prompts), kl=self.kl)
+        for index, row in enumerate(self.kl_by_dose or []):
+            same_length("prompts", len(self.prompts), **{f"kl_by_dose[{index}]": row})
         return self
 
 
@@ -301,6 +305,12 @@ class Measurement(Record):
             "reuse.refit_strengths": self.reuse.refit_strengths,
         }
         same_length("support", len(self.support), **sites)
+        if self.norms.contrast is not None:
+            same_length("support", len(self.support), **{"norms.contrast": self.norms.contrast})
+        if (by_dose := self.preservation.kl_by_dose) is not None:
+            same_length("evaluate.doses", len(self.evaluate.doses), **{"preservation.kl_by_dose": by_dose})
+            if by_dose[self.evaluate.doses.index(1.0)] != self.preservation.kl:
+                raise ValueError("preservation.kl must be the row of kl_by_dose at dose 1")
         same_length("evaluate.pairs", len(self.evaluate.pairs), **{"reversal.reversed": self.reversal.reversed})
         for index, draw in enumerate(self.draws or []):
             same_length("evaluate.pairs", len(self.evaluate.pairs), **{f"draws[{index}].patched": draw.patched})

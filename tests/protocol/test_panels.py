@@ -423,3 +423,14 @@ def test_default_model_tells_sources_from_targets(default_model, task, split):
     split = Split.read(default_model, build_pairs(task, default_model, split, 24, 0), ())
     assert (split.gap >= 1.0).mean() > 0.9
     assert split.gap.mean() > 3.0
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_signs_are_those_of_the_orientation(task):
+    """One sign for every orientation, both where it is drawn, one alone where it is fixed."""
+    pairs = build_pairs(task, ChatTokenizer(), "fit", 12, 0)
+    by_orientation = {}
+    for pair in pairs:
+        by_orientation.setdefault(pair.orientation, set()).add(pair.sign)
+    assert all(len(signs) == 1 for signs in by_orientation.values())
+    assert {pair.sign for pair in pairs} == ({1, -1} if TASKS[task].oriented else {1})

@@ -8,15 +8,19 @@ import torch
 
 from sparse_control.errors import InputError, UnsupportedModel
 from sparse_control.files import read_json, read_json_lines, write_json
-from sparse_control.models.sites import all_sites
+from sparse_control.models.sites import all_sites, parse_site
 from sparse_control.protocol import fitting, gate, stored, study
+from sparse_control.protocol.directions import CONDITIONS
 from sparse_control.protocol.gate import kept_pairs
+from sparse_control.protocol.grid import restricted, studies
+from sparse_control.protocol.intervention import Intervention
 from sparse_control.protocol.panels import PanelSources
+from sparse_control.protocol.patching import patched
 from sparse_control.protocol.selectors.table import SELECTORS
 from sparse_control.protocol.splits import Split
 from sparse_control.records.six_axis import read_all_measurements, read_measurements
 from sparse_control.settings import load_settings
-from tests.support.pairs import make_pairs
+from tests.support.pairs import make_pairs, plain_margin
 from tests.support.tiny import save_tiny, tiny_model
 from tests.support.tiny_study import PARAMS, tiny_studies
 from tests.support.tiny_study import small_settings as settings
@@ -40,7 +44,7 @@ def path(root, selector="driver_omp", condition="P", model="tiny-llama"):
 @pytest.mark.parametrize(
     ("selector", "effects"), [*product(SELECTORS, ["first_order"]), ("driver_omp_remeasured", "measured")]
 )
-@pytest.mark.parametrize("condition", ["P", "F"])
+@pytest.mark.parametrize("condition", CONDITIONS)
 def test_records_follow_the_schema(tiny, tmp_path, selector, condition, effects):
     receipt = run(tmp_path, selector=selector, condition=condition, settings=settings(effects=effects))
     assert list(receipt.as_json()) == [f"tiny-llama/six_axis/ioi.{selector}.{condition}.jsonl"]
@@ -50,6 +54,11 @@ def test_records_follow_the_schema(tiny, tmp_path, selector, condition, effects)
         assert record.supported and record.effects.kind == effects
         assert len(record.feedback.endpoints) == 8
         assert len(record.support) <= 4 or selector == "all_sites"
+        spared = record.preservation
+        assert spared.kl_by_dose[record.evaluate.doses.index(0.0)] == [0.0] * len(spared.prompts)
+        assert all(min(row) > 0 for row, dose in zip(spared.kl_by_dose, record.evaluate.doses, strict=True) if dose)
+        if condition == "P":
+            assert record.norms.contrast == record.norms.direction
 
 
 def test_a_rerun_is_byte_identical_and_keeps_what_is_there(tiny, tmp_path):
@@ -426,6 +435,45 @@ def test_a_model_that_cannot_take_the_prompts_is_a_result(tiny, tmp_path, monkey
     for record in read_measurements(tmp_path, path(tmp_path)):
         assert not record.supported and record.gate is None
         assert record.reason == "the model's tokenizer has no chat template"
+
+
+def test_the_oriented_mean_is_the_mean_of_turned_contrasts_turned_back(tiny, tmp_path):
+    """Rule O, written out pair by pair."""
+    run(tmp_path, condition="O", settings=settings(seeds=[0]))
+    (record,) = read_measurements(tmp_path, path(tmp_path, condition="O"))
+    lm = study._model("", "")
+    shared = study._fitting(lm, settings(seeds=[0]).protocol.model_dump_json(), PanelSources())
+    splits = shared.pairs("ioi", 0).splits
+    support = tuple(parse_site(name) for name in record.support)
+    fit, evaluate, reuse = (splits[name] for name in ("fit", "evaluate", "reuse"))
+    assert set(fit.signs) == {1, -1}
+    means = []
+    for site in support:
+        turned = [pair.sign * contrast.double() for pair, contrast in zip(fit.pairs, fit.contrasts[site], strict=True)]
+        means.append(sum(turned) / len(turned))
+    for pairs, rows in ((evaluate.pairs, record.evaluate.at_dose(1.0)), (reuse.pairs, record.reuse.frozen)):
+        for pair, value in zip(pairs, rows, strict=True):
+            own = Intervention(support, record.strengths, tuple(pair.sign * mean for mean in means))
+            with patched(lm, own, pair=pair):
+                assert value == pytest.approx(plain_margin(lm, pair), abs=1e-4)
+            oriented = Intervention(support, record.strengths, tuple(means), oriented=True)
+            with patched(lm, oriented, pair=pair):
+                assert value == pytest.approx(plain_margin(lm, pair), abs=1e-4)
+    with pytest.raises(ValueError, match="pair is missing: this intervention turns its directions by the pair"):
+        with patched(lm, oriented):
+            pass
+    assert record.norms.direction == pytest.approx([float(mean.norm()) for mean in means])
+
+
+def test_where_there_is_one_orientation_the_oriented_mean_is_the_mean():
+    """And is not measured twice."""
+    protocol = load_settings(PARAMS, "paper").protocol.model_copy(update={"conditions": ["F", "O"]})
+    assert {task for task, _, condition in studies(protocol) if condition == "O"} == {
+        "ioi", "mcqa_humanities", "mcqa_stem", "mcqa_cue",
+    }  # fmt: skip
+    assert {task for task, _, condition in studies(protocol) if condition == "F"} == set(protocol.tasks)
+    with pytest.raises(InputError, match="condition O of sentiment, refusal is F"):
+        restricted(load_settings(PARAMS, "paper"), tasks=["sentiment", "refusal"], conditions=["O"])
 
 
 def test_conditions_share_support_strengths_and_gain(tiny, tmp_path):

@@ -8,7 +8,7 @@ from tests.support.tiny import VOCABULARY
 
 
 def make_pair(number: int, length: int = 9, positions: tuple[int, ...] = (4,)) -> Pair:
-    """A pair of random prompts that differ at `positions`."""
+    """A pair of random prompts that differ at `positions`; orientations alternate."""
     generator = torch.Generator().manual_seed(number)
     source = torch.randint(3, VOCABULARY, (length,), generator=generator).tolist()
     target = list(source)
@@ -18,6 +18,7 @@ def make_pair(number: int, length: int = 9, positions: tuple[int, ...] = (4,)) -
         id=f"tiny/{number}", task="tiny", split="evaluate", orientation="none", source="", target="",
         source_answers=(), target_answers=(), source_ids=tuple(source), target_ids=tuple(target),
         source_answer_ids=(10 + number,), target_answer_ids=(50 + number,), positions=positions,
+        sign=-1 if number % 2 else 1,
     )  # fmt: skip
 
 

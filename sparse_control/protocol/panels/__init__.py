@@ -30,15 +30,18 @@ class Panel:
         plan: (split, n, generator, sources, encoder) -> how its places are filled.
         units: (split, sources, encoder) -> kind -> what no other split may hold.
         file: which of `PanelSources` stands in for the own texts; None: none does.
+        oriented: whether the orientation of its pairs is drawn at random; else all have one, and the same sign.
     """
 
     plan: Callable[[str, int, np.random.Generator, PanelSources, Any], Plan]
     units: Callable[[str, PanelSources, Any], dict[str, tuple[str, ...]]]
     file: str | None = None
+    oriented: bool = True
 
 
-def _own(module: Any) -> Panel:
+def _own(module: Any, oriented: bool = True) -> Panel:
     return Panel(
+        oriented=oriented,
         plan=lambda split, n, generator, sources, encoder: module.plan(split, n, generator),
         units=lambda split, sources, encoder: module.units(split),
     )
@@ -72,8 +75,8 @@ def _refusal_units(split: str, sources: PanelSources, encoder: Any) -> dict[str,
 
 TASKS = {
     "ioi": _own(ioi),
-    "sentiment": _own(sentiment),
-    "refusal": Panel(_refusal_plan, _refusal_units, "xstest"),
+    "sentiment": _own(sentiment, oriented=False),
+    "refusal": Panel(_refusal_plan, _refusal_units, "xstest", oriented=False),
     "mcqa_humanities": _mcqa("mcqa_humanities", "humanities"),
     "mcqa_stem": _mcqa("mcqa_stem", "stem"),
     "mcqa_cue": _own(cue),

@@ -126,4 +126,5 @@ def _draft(split: str, form: str, kind: str, word: str, wrong: tuple[str, str, s
         pieces=(examples + form.format(kind=kind) + "\n", *_lines(tuple(options)), f"Answer: {word}"),
         source_answers=(f" {source}",),
         target_answers=(f" {target}",),
+        sign=1 if source < target else -1,
     )

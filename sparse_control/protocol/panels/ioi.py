@@ -96,4 +96,5 @@ def _draft(split: str, template: int, names: tuple[str, str], order: str) -> Dra
         pieces=fill(TEMPLATES[split][template], first=first, second=second, again=(repeated, other)),
         source_answers=(f" {other}",),
         target_answers=(f" {repeated}",),
+        sign=1 if order == "ABBA" else -1,
     )

@@ -47,4 +47,5 @@ def _draft(task: str, split: str, question: Question, other: int, own_is_source:
         pieces=(*pieces, "\nAnswer:"),
         source_answers=(f" {source}",),
         target_answers=(f" {target}",),
+        sign=1 if source < target else -1,
     )

@@ -21,6 +21,7 @@ class Draft:
         id: unique within a panel; says template, words and orientation.
         task, split: where the pair belongs.
         orientation: which of the two readings is the source.
+        sign: +1 or -1 by the orientation, where it is drawn at random; else +1.
         pieces: the prompt in order: a text that source and target share, or an edit (source text, target text).
         source_answers, target_answers: what each prompt calls for, with its leading space; one answer, or the first
             words of several answers that count alike.
@@ -36,6 +37,7 @@ class Draft:
     source_answers: tuple[str, ...]
     target_answers: tuple[str, ...]
     system: str | None = None
+    sign: int = 1
 
     @property
     def source(self) -> str:
@@ -51,7 +53,7 @@ class Pair:
     """A checked pair: two prompts of equal token length that differ only at `positions`.
 
     Attributes:
-        id, task, split, orientation, source_answers, target_answers: as in `Draft`.
+        id, task, split, orientation, source_answers, target_answers, sign: as in `Draft`.
         source, target: the prompts as they are tokenised, with the chat template's text where there is one.
         source_ids, target_ids: token ids (T,).
         source_answer_ids, target_answer_ids: the tokens the answers are in context. The readout is the logsumexp of the
@@ -76,8 +78,11 @@ class Pair:
     source_answer_ids: tuple[int, ...]
     target_answer_ids: tuple[int, ...]
     positions: tuple[int, ...]
+    sign: int = 1
 
     def __post_init__(self) -> None:
+        if self.sign not in (1, -1):
+            raise InputError(f"pair {self.id}: sign must be 1 or -1, got {self.sign!r}")
         for name in ("id", "task", "split", "orientation", "source", "target"):
             instance(name, getattr(self, name), str)
         for name in ("source_ids", "target_ids", "source_answer_ids", "target_answer_ids", "positions"):
@@ -225,6 +230,7 @@ def build_pair(encoder: Any, draft: Draft) -> Pair:
         source_answer_ids=_answer_ids(encoder, draft, texts[0].text, source, draft.source_answers),
         target_answer_ids=_answer_ids(encoder, draft, texts[1].text, target, draft.target_answers),
         positions=positions,
+        sign=draft.sign,
     )
 
 
