@@ -44,7 +44,6 @@ LONGER = {  # what is longer, and how long: this list only shrinks
     "sparse_control/iss/benchmark.py": 354,
     "sparse_control/protocol/generation.py::generate": 83,
     "sparse_control/protocol/measurement.py::measure": 63,
-    "sparse_control/records/six_axis.py": 374,
     "sparse_control/stages/lens_iss.py::lens_iss": 63,
     "sparse_control/tables/estimator.py": 392,
 }

@@ -174,7 +174,7 @@ def test_patches_cost_one_token_each_from_their_block_on():
     assert reading.tokens == 2 * sum(lengths) + 8 + 9  # every token of every prompt once
     with counted(lm) as patching:
         measure(lm, Intervention(LAST, (1.0, 1.0)), split, unseen, doses=DOSES, feedback=PLAN, off_target=panel)
-    curve, reversal, feedback, preservation, reuse = 9 * 4, 4, 3 * 2 * 4, 2, 2 * 3
+    curve, reversal, feedback, preservation, reuse = 9 * 4, 4, 3 * 2 * 4, 9 * 2, 2 * 3
     rows = curve + reversal + feedback + preservation + reuse
     assert patching.tokens == rows
     assert patching.block_rows == [0, rows, rows]  # block 0 stands below every site

@@ -76,10 +76,8 @@ def generate(
         temperature: 0 takes the likeliest token (greedy); above 0 one is drawn.
         seed: of the draws; each dose uses the same random numbers, so that doses differ by the dose alone.
         stop_ids: tokens that end a text; None: those of the model's generation configuration.
-        pair: whose contrast rule P uses, for an intervention without directions; its source is the prompt. Or whose
-            orientation rule O uses.
-        together: one batch of all doses, each a row with keys and values of its own; faster, and equal to the doses
-            one by one to rounding, not bit for bit.
+        pair: whose contrast rule P uses, and then its source is the prompt; or whose orientation rule O uses.
+        together: one batch of all doses, each with its own keys and values; faster, and equal up to rounding.
 
     Returns:
         one `Generation` per dose, in order.

@@ -78,11 +78,10 @@ def measure(
     }
     if off_target is not None and not isinstance(off_target, OffTargetPanel):
         off_target = OffTargetPanel.read(lm, off_target, intervention.support, reader)
+    spared = off_target and measured_preservation(off_target, intervention, doses, contrasts, evaluated.signs)
     return parts | {
         "feedback": None if feedback is None else _feedback(evaluated, intervention, feedback),
-        "preservation": None
-        if off_target is None
-        else measured_preservation(off_target, intervention, doses, contrasts, evaluated.signs),
+        "preservation": spared,
         "reuse": None
         if reuse is None
         else _reuse(_split(lm, reuse, intervention, reader), intervention, contrasts, refit_strengths),

@@ -20,7 +20,7 @@ from sparse_control.records.base import printable
 from sparse_control.records.code import read_closure
 from sparse_control.records.jacobian_iss import read_iss_file
 from sparse_control.records.paths import JACOBIAN_ISS, NULLS, SIX_AXIS, TABLES, ModelPaths, model_folders, paper_folder
-from sparse_control.records.six_axis import read_measurements
+from sparse_control.records.six_axis_files import read_measurements
 
 __all__ = ["provenance_lines"]
 

@@ -9,7 +9,8 @@ from sparse_control.records.jacobian_iss import IssRecords, read_iss
 from sparse_control.records.manifest import check_root
 from sparse_control.records.paths import ModelPaths, folder_name, model_folders
 from sparse_control.records.published import read_published
-from sparse_control.records.six_axis import Measurement, read_model_measurements
+from sparse_control.records.six_axis import Measurement
+from sparse_control.records.six_axis_files import read_model_measurements
 from sparse_control.registry import registry
 
 

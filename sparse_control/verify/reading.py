@@ -8,7 +8,8 @@ from typing import Any
 from sparse_control.records.jacobian_iss import TYPES, IssRecords, read_iss_file
 from sparse_control.records.paths import ModelPaths
 from sparse_control.records.read import ModelRecords, model_name
-from sparse_control.records.six_axis import Measurement, measurement_files, read_measurements
+from sparse_control.records.six_axis import Measurement
+from sparse_control.records.six_axis_files import measurement_files, read_measurements
 from sparse_control.verify.check import Check, attempt
 
 

@@ -12,9 +12,9 @@ from sparse_control.records.six_axis import (
     Feedback,
     Measurement,
     RecordKey,
-    measurement_files,
     record_sha256,
 )
+from sparse_control.records.six_axis_files import measurement_files
 from sparse_control.verify.check import Check, Status, named
 from sparse_control.verify.finding import same
 

@@ -31,7 +31,7 @@ def test_nothing_asked_for_is_the_preset():
     [
         ({"tasks": ["arithmetic"]}, "feedback.targets has no entry for task 'arithmetic'"),
         ({"selectors": ["best"]}, "params.yaml: protocol: selector must be one of driver_omp, .* got 'best'"),
-        ({"conditions": ["p"]}, "params.yaml: protocol: condition must be one of P, F, got 'p'"),
+        ({"conditions": ["p"]}, "params.yaml: protocol: condition must be one of P, F, O, got 'p'"),
         ({"task_seeds": {"ios": [1]}}, "params.yaml: protocol.task_seeds: task must be one of ioi, .* got 'ios'"),
     ],
 )
@@ -46,7 +46,7 @@ def test_unknown_names_in_the_settings_are_refused_before_anything_is_measured(c
     [
         ({"tasks": ["mmlu"]}, "task must be one of ioi, .* got 'mmlu'"),
         ({"selectors": ["omp"]}, "selector must be one of driver_omp, .* got 'omp'"),
-        ({"conditions": ["Q"]}, "condition must be one of P, F, got 'Q'"),
+        ({"conditions": ["Q"]}, "condition must be one of P, F, O, got 'Q'"),
         ({"seeds": [-1]}, "seed must be a whole number from 0 on, got -1"),
         ({"seeds": [True]}, "got True"),
         ({"seeds": [1, 1]}, "seed 1 is given twice"),

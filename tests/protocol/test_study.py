@@ -18,7 +18,7 @@ from sparse_control.protocol.panels import PanelSources
 from sparse_control.protocol.patching import patched
 from sparse_control.protocol.selectors.table import SELECTORS
 from sparse_control.protocol.splits import Split
-from sparse_control.records.six_axis import read_all_measurements, read_measurements
+from sparse_control.records.six_axis_files import read_all_measurements, read_measurements
 from sparse_control.settings import load_settings
 from tests.support.pairs import make_pairs, plain_margin
 from tests.support.tiny import save_tiny, tiny_model
@@ -56,7 +56,8 @@ def test_records_follow_the_schema(tiny, tmp_path, selector, condition, effects)
         assert len(record.support) <= 4 or selector == "all_sites"
         spared = record.preservation
         assert spared.kl_by_dose[record.evaluate.doses.index(0.0)] == [0.0] * len(spared.prompts)
-        assert all(min(row) > 0 for row, dose in zip(spared.kl_by_dose, record.evaluate.doses, strict=True) if dose)
+        for row, dose in zip(spared.kl_by_dose, record.evaluate.doses, strict=True):
+            assert all((value > 0) == bool(dose and record.support) for value in row)
         if condition == "P":
             assert record.norms.contrast == record.norms.direction
 
@@ -523,7 +524,7 @@ def test_a_gated_split_is_the_split_of_the_pairs_kept():
     [
         ({"task": "arithmetic"}, "task must be one of ioi, sentiment, .*got 'arithmetic'"),
         ({"selector": "best"}, "selector must be one of .*got 'best'"),
-        ({"condition": "p"}, "condition must be one of P, F, got 'p'"),
+        ({"condition": "p"}, "condition must be one of P, F, O, got 'p'"),
     ],
 )
 def test_unknown_names(tiny, tmp_path, change, message):

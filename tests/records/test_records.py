@@ -10,7 +10,8 @@ import pytest
 from sparse_control.errors import InputError
 from sparse_control.records.jacobian_iss import FILES, read_iss
 from sparse_control.records.paths import ModelPaths
-from sparse_control.records.six_axis import RecordKey, read_all_measurements, read_measurements
+from sparse_control.records.six_axis import RecordKey
+from sparse_control.records.six_axis_files import read_all_measurements, read_measurements
 from tests.support.measured_iss import iss_files
 from tests.support.measured_root import measurement, write_files, write_lines
 

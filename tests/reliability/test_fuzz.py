@@ -205,7 +205,7 @@ def trial(
 
 
 def test_records(tmp_path, watch, faults):
-    from sparse_control.records.six_axis import read_measurements
+    from sparse_control.records.six_axis_files import read_measurements
     from tests.support.measured_root import measurement
 
     rows = [json.loads(json.dumps(measurement(seed=seed))) for seed in (0, 1)]

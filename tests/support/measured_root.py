@@ -12,7 +12,8 @@ from sparse_control.records.factors import freeze_configs, frozen_files, reporte
 from sparse_control.records.jacobian_iss import read_iss_file
 from sparse_control.records.jacobian_iss.freeze import FreezeManifest, content_sha256
 from sparse_control.records.paths import ModelPaths, model_folders
-from sparse_control.records.six_axis import measurement_files, sealed
+from sparse_control.records.six_axis import sealed
+from sparse_control.records.six_axis_files import measurement_files
 from sparse_control.tables.render import reproduce
 from tests.support.measured_iss import WIDTH, iss_files
 

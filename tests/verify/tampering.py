@@ -8,7 +8,7 @@ from pathlib import Path
 import yaml
 
 from sparse_control.records.paths import ModelPaths
-from sparse_control.records.six_axis import measurement_files
+from sparse_control.records.six_axis_files import measurement_files
 from tests.support.measured_iss import iss_files
 from tests.support.measured_root import bless, rehash, write_iss
 
