@@ -183,7 +183,7 @@ def test_show_sites(run, tmp_path):
     refused(run("show", "sites", "smollm3"), "'smollm3'", "known names")
     refused(run("show", "sites", "absent.gguf"), "no such file")
     (tmp_path / "broken.gguf").write_text("GGUF")
-    refused(run("show", "sites", tmp_path / "broken.gguf"), "broken.gguf: not a GGUF file")
+    refused(run("show", "sites", tmp_path / "broken.gguf"), "broken.gguf: not a whole GGUF file")
 
 
 def test_score_example(run):

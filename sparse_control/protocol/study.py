@@ -1,6 +1,8 @@
 """Measuring the six-axis records of a root: one per (task, selector, condition, seed), and one file per study."""
 
+import contextlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -109,10 +111,25 @@ class _Study:
         }
         return sealed(record)
 
-    def write_part(self, stored: Stored, seed: int) -> Path:
-        if self.part_record(seed) is None:
-            write_json(self.part(seed), self.finished(stored, seed) or self.measured(seed))
-        return self.part(seed)
+    def write(self, seed: int) -> Path:
+        """The file that has the record of a seed: the study's own, or else its part, measured where it is missing."""
+        if self.finished(self.stored(), seed) is None and self.part_record(seed) is None:
+            write_json(self.part(seed), self.measured(seed))
+        if self.finished(self.stored(), seed) is None:
+            return self.part(seed)
+        self.remove_parts([seed])  # the study became whole meanwhile: a cluster repeats what it lost with a worker
+        return self.key(seed).file(self.root)
+
+    def stored(self) -> Stored:
+        """What the study's file has."""
+        return read_stored(self.root, self.key(0))
+
+    def remove_parts(self, seeds: Sequence[int]) -> None:
+        """Remove the part files of these seeds, and their folder with the last of all."""
+        for seed in seeds:
+            self.part(seed).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # absent, or there are other parts in it
+            self.part(0).parent.rmdir()
 
 
 def _study(
@@ -124,16 +141,15 @@ def _study(
     sources: PanelSources,
     replace: bool,
     seeds: list[int],
-) -> tuple[_Study, Stored]:
-    """A study and what its file has, once it is sure that nothing that was measured is in the way."""
+) -> _Study:
+    """A study, once it is sure that nothing that was measured is in the way."""
     check_names(tasks=[task], selectors=[selector], conditions=[condition])
     which = {"tasks": [task], "selectors": [selector], "conditions": [condition], "seeds": seeds, "task_seeds": {}}
     asked = settings.model_copy(update={"protocol": settings.protocol.model_copy(update=which)})
     if not replace:
         survey(Path(root), asked, sources).refuse()
     save_closure(root, STUDY)
-    study = _Study(Path(root), settings, task, selector, condition, Origin.of(settings, sources))
-    return study, read_stored(study.root, study.key(0))
+    return _Study(Path(root), settings, task, selector, condition, Origin.of(settings, sources))
 
 
 def run_seed(
@@ -158,8 +174,8 @@ def run_seed(
         InputError: unknown task, selector or condition, a record that was measured with something else and is not to
             be replaced, or as `load_model`, `build_pairs` and `gated_pairs`.
     """
-    study, stored = _study(root, settings, task, selector, condition, sources, replace, [seed])
-    return Receipt.of(study.root, [study.write_part(stored, seed)])
+    study = _study(root, settings, task, selector, condition, sources, replace, [seed])
+    return Receipt.of(study.root, [study.write(seed)])
 
 
 def run(
@@ -184,16 +200,13 @@ def run(
         InputError: as `run_seed`.
     """
     seeds = settings.protocol.seeds_of(task)
-    study, stored = _study(root, settings, task, selector, condition, sources, replace, seeds)
+    study = _study(root, settings, task, selector, condition, sources, replace, seeds)
+    stored = study.stored()
     missing = [seed for seed in seeds if study.finished(stored, seed) is None]
     records = []
     for seed in tqdm(missing, desc=f"{task} {selector} {condition}", unit="seed"):
-        study.write_part(stored, seed)
+        study.write(seed)
         records.append(study.part_record(seed))
     file = merge(study.root, study.key(0), records)
-    for seed in seeds:
-        study.part(seed).unlink(missing_ok=True)
-    parts = study.part(0).parent
-    if parts.is_dir() and not any(parts.iterdir()):
-        parts.rmdir()
+    study.remove_parts(seeds)
     return Receipt.of(study.root, [file])
