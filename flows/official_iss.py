@@ -48,6 +48,9 @@ def official_iss(
     dask: str | None = None,
     wait: bool = False,
     accept_code: str | None = None,
+    facts: str | None = None,
+    prompts: str | None = None,
+    replace: bool = False,
 ) -> dict[str, Any]:
     """`measure`, for a deployment.
 
@@ -59,8 +62,11 @@ def official_iss(
         wait: for another writer in `root` to end, instead of refusing.
         accept_code: why a freeze made by other code is good enough, in words; that freeze is then kept as it is, and
             stage D alone is measured.
+        facts, prompts: files of one's own facts and prompts, in place of the project's (`iss.read_facts`).
+        replace: whether official ISS of other facts that the root has is moved to `replaced/`; refused otherwise.
 
     Raises:
         InputError: as `checked_run` and `measure`.
     """
-    return measure(checked_run(NAME, preset, model, root, dask, wait, accept_code=accept_code))
+    own = {"facts": facts, "prompts": prompts, "replace": replace}
+    return measure(checked_run(NAME, preset, model, root, dask, wait, accept_code=accept_code, **own))

@@ -16,6 +16,8 @@ from sparse_control.receipt import Receipt
 from sparse_control.records.lock import root_lock
 from sparse_control.records.paths import ALTERNATIVES, STAGES, VALIDATION, ModelPaths, Null
 from sparse_control.settings import Settings
+from sparse_control.stages.other_facts import set_aside_other_facts
+from sparse_control.stages.queries import told_facts
 from sparse_control.stages.resolve import paths_of, resolved, shape_of
 from tasks import official_iss as tasks_of
 from tasks.tables import manifest
@@ -30,11 +32,17 @@ def measuring(run: Run) -> Iterator["Study"]:
     """Hold the lock of the root and start the runner; at the end, show the tables where Prefect runs the flow.
 
     Raises:
-        InputError: another writer in the root, a cluster that does not see it, or as the steps.
+        InputError: another writer in the root, official ISS of other facts in it, a cluster that does not see it, or
+            as the steps.
     """
     code = (*STAGES.values(), ALTERNATIVES)
-    with root_lock(run.root, wait=run.wait), started_runner(run.dask, run.root, *code) as runner:
-        yield Study(run, Progress(run.flow, runner), run.settings)
+    with root_lock(run.root, wait=run.wait):
+        set_aside_other_facts(run.root, run.settings, replace=run.replace)
+        with started_runner(run.dask, run.root, *code) as runner:
+            progress = Progress(run.flow, runner)
+            if told := told_facts(run.settings):
+                progress.say(told)
+            yield Study(run, progress, run.settings)
         tables_artifact(run.flow, run.root, "iss")
 
 
@@ -71,7 +79,7 @@ class Study:
             "cache": str(cache),
             "settings": self.settings,
             "weights": self._identity,
-            "reads": data_files("benchmark_facts.csv"),  # articles of its entities are left out
+            "reads": self._data("benchmark_facts.csv"),  # articles of its entities are left out
         }
         (receipt,) = self.progress.run([Step(tasks_of.corpus, "corpus", arguments)], below=cache)
         self.windows = (cache / receipt.files[0][0]).parent
@@ -147,8 +155,12 @@ class Study:
             "corpus": self.windows,
             "settings": self.settings,
             "weights": self._identity,
-            "reads": [*data_files(*data), *(path for path in reads if path.exists())],
+            "reads": [*self._data(*data), *(path for path in reads if path.exists())],
         }
+
+    def _data(self, *patterns: str) -> list[Path]:
+        """The project's own facts and prompts that a step reads; of the reader's own the settings hold the hash."""
+        return [] if self.settings.facts is not None else data_files(*patterns)
 
     def _step(self, task: Any, label: str, arguments: dict[str, Any]) -> Step:
         return Step(task, self.prefix + label, arguments)

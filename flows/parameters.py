@@ -36,6 +36,7 @@ class Run:
         dask: where the units run; None: in this process.
         wait: for another writer in the root to end, instead of refusing.
         accept_code: why a freeze made by other code is good enough, in words.
+        replace: whether official ISS that the root has, of other facts, is set aside; it is refused otherwise.
     """
 
     flow: str
@@ -44,6 +45,7 @@ class Run:
     dask: str | None = None
     wait: bool = False
     accept_code: str | None = None
+    replace: bool = False
 
     @property
     def uses(self) -> tuple[str, ...]:
@@ -60,6 +62,9 @@ def checked_run(
     wait: bool = False,
     *,
     accept_code: str | None = None,
+    facts: str | None = None,
+    prompts: str | None = None,
+    replace: bool = False,
     narrowed: Callable[[Settings], Settings] = lambda settings: settings,
 ) -> Run:
     """Check every parameter, and only then make the folder that is measured into.
@@ -71,7 +76,8 @@ def checked_run(
         root: folder to measure into.
         dask: the address of a Dask scheduler, or `local:N`.
         wait: see `Run`.
-        accept_code: see `Run`.
+        accept_code, replace: see `Run`.
+        facts, prompts: files of facts and prompts in place of the project's own, as of `iss.read_facts`.
         narrowed: the settings as they are asked for; raises an InputError for what cannot be.
 
     Raises:
@@ -86,19 +92,21 @@ def checked_run(
             problems.append(str(error))
             return None
 
-    settings = checked(lambda: narrowed(checked_settings(preset, model, USES[flow])))
+    settings = checked(lambda: narrowed(checked_settings(preset, model, USES[flow], facts, prompts)))
     if model is not None or settings is not None:
         checked(_check_model, settings.model if model is None else model)
     folder = checked(resolved_path, "root", root)
     checked(_check_dask, dask)
     checked(_check_reason, accept_code)
     if settings is not None and folder is not None and not problems:
-        return Run(flow, settings, made_root(folder), dask, wait, accept_code)
+        return Run(flow, settings, made_root(folder), dask, wait, accept_code, replace)
     told = [f"({number}) {problem}" for number, problem in enumerate(problems, start=1)]
     raise InputError(problems[0] if len(problems) == 1 else f"{len(problems)} parameters are wrong: {'; '.join(told)}")
 
 
-def checked_settings(preset: str, model: str | None, uses: Collection[str]) -> Settings:
+def checked_settings(
+    preset: str, model: str | None, uses: Collection[str], facts: str | None = None, prompts: str | None = None
+) -> Settings:
     """The settings of a preset, sections in use held against the data, and the model where its shape is known.
 
     Raises:
@@ -109,8 +117,13 @@ def checked_settings(preset: str, model: str | None, uses: Collection[str]) -> S
         raise InputError(f"params.yaml: null: {settings.null}: is no setting of the file; remove it, and run nulls")
     if not uses:
         return settings
-    from sparse_control.stages.queries import check_queries
+    from sparse_control.stages.queries import check_queries, with_facts
 
+    if facts is not None:
+        files = [None if path is None else resolved_path("facts", path) for path in (facts, prompts)]
+        settings = with_facts(settings, *files)
+    elif prompts is not None:
+        raise InputError(f"prompts {prompts}: belong to facts of your own; give those with --facts")
     check_queries(settings)
     with suppress(NotAvailable):  # a model that the run will fetch, and be held against then
         resolved(settings, uses)

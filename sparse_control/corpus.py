@@ -36,15 +36,8 @@ PACKAGE = Package(
 )
 # the wheel is only read as an archive, so that one platform's file serves all of them
 PLATFORM = (
-    "--platform",
-    "manylinux_2_28_x86_64",
-    "--python-version",
-    "3.11",
-    "--implementation",
-    "cp",
-    "--abi",
-    "cp311",
-)
+    "--platform", "manylinux_2_28_x86_64", "--python-version", "3.11", "--implementation", "cp", "--abi", "cp311",
+)  # fmt: skip
 MEMBER = "gensim/test/test_data/enwiki-latest-pages-articles1.xml-p000000010p000030302-shortened.bz2"
 ARCHIVE_SHA256 = "a53f4648dec40467ebdcbc7a1307eddb51fe6e28e9309f6ebde81ba0d04bea2d"
 LICENCE = "CC BY-SA 3.0 (Wikipedia)"
@@ -307,6 +300,7 @@ def build(
     settings: Settings,
     model: Any,
     *,
+    excluded: Collection[str] | None = None,
     cache: Path | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Path:
@@ -315,6 +309,7 @@ def build(
     Args:
         settings: its `corpus` part is used.
         model: a `LanguageModel`, or anything else with a fast Hugging Face tokenizer as `.tokenizer`.
+        excluded: normalised titles of articles to leave out; the benchmark's entities by default.
         cache: the cache folder; `cache_folder()` by default.
         progress: called with a line now and then.
 
@@ -327,7 +322,7 @@ def build(
     from sparse_control.iss.benchmark import benchmark_entities
 
     cache = Path(cache or cache_folder())
-    excluded = benchmark_entities()
+    excluded = benchmark_entities() if excluded is None else excluded
     identity = tokenizer_sha256(model.tokenizer)
     key = files.sha256_json(
         {

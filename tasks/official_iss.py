@@ -25,7 +25,7 @@ NOT_READ = ("protocol", "alternatives", "nulls", "preset")  # a change to these 
         "corpus",
         schema=1,
         modules=("sparse_control.corpus", "sparse_control.wikitext"),
-        only=("model", "corpus"),
+        only=("model", "corpus", "facts"),
     ),
     persist_result=True,
     result_serializer="json",
@@ -34,8 +34,9 @@ def corpus(cache: str, settings: Settings, weights: str, reads: list[Path]) -> d
     """Receipt of the two corpus files, relative to `cache`."""
     from sparse_control.corpus import METADATA, WINDOWS, build
     from sparse_control.models import load_model
+    from sparse_control.stages.queries import entities_outside_corpus
 
-    folder = build(settings, load_model(settings.model), cache=Path(cache))
+    folder = build(settings, load_model(settings.model), excluded=entities_outside_corpus(settings), cache=Path(cache))
     return Receipt.of(Path(cache), [folder / WINDOWS, folder / METADATA]).as_json()
 
 

@@ -10,6 +10,7 @@ import click
 from sparse_control.commands.entry import fail
 from sparse_control.commands.generate import generate
 from sparse_control.commands.options import (
+    Folder,
     Text,
     model_option,
     preset_option,
@@ -62,23 +63,55 @@ def _where_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return model_option(run_root_option(dask(wait_option(function))))
 
 
+def _facts_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`--facts` and `--prompts`, of the commands whose stages ask for facts."""
+    facts = click.option(
+        "--facts", type=Folder(exists=True), metavar="FILE",
+        help="Facts of your own in place of the project's: a .csv or .jsonl of relation, subject, answer, or the "
+        "folder of ParaRel or LAMA. Needs three relations; those that share the fewest entities are calibrated on.",
+    )  # fmt: skip
+    prompts = click.option(
+        "--prompts", type=Folder(exists=True), metavar="FILE",
+        help="Prompts for them: a .csv or .jsonl of relation, family, prompt, the prompt with {subject}. Every "
+        "relation needs two families; ParaRel has its own.",
+    )  # fmt: skip
+    return facts(prompts(function))
+
+
 _accept_code_option = click.option(
     "--accept-code", type=Text(), metavar="REASON",
     help="Let stage D take a freeze that was made by other code; the reason is saved with the result.",
 )  # fmt: skip
 
 
-def _add(command: str, function: str, text: str, *, preset: str = "smoke", ends_with_d: bool = False) -> None:
-    """Add the command of a flow that takes model, folder and machines, and a reason where it ends with stage D."""
+_replace_option = click.option(
+    "--replace", is_flag=True,
+    help="Move what the folder has of other facts to replaced/ of it, and measure again. Without it such a run is "
+    "refused.",
+)  # fmt: skip
+
+
+def _add(
+    command: str, function: str, text: str, *, preset: str = "smoke", ends_with_d: bool = False, replaces: bool = False
+) -> None:
+    """Add the command of a flow that takes model, facts, folder and machines.
+
+    Args:
+        ends_with_d: whether it takes a reason for a freeze of other code.
+        replaces: whether it sets aside what the folder has of other facts.
+    """
 
     def call(
-        preset: str, model: str | None, root: Path | None, dask: str | None, wait: bool, accept_code: str | None = None
-    ) -> None:
+        preset: str, model: str | None, root: Path | None, dask: str | None, wait: bool, facts: Path | None,
+        prompts: Path | None, accept_code: str | None = None, replace: bool = False,
+    ) -> None:  # fmt: skip
         where = {"preset": preset, "model": model, "root": root, "dask": dask, "wait": wait}
-        _run_flow(command, function, where, accept_code=accept_code)
+        own = {"facts": facts and str(facts), "prompts": prompts and str(prompts)}
+        _run_flow(command, function, where, accept_code=accept_code, replace=replace, **own)
 
-    options = _where_options(_accept_code_option(call) if ends_with_d else call)
-    run.command(command, help=text)(preset_option(options, preset))
+    call = _facts_options(_accept_code_option(call) if ends_with_d else call)
+    call = _where_options(_replace_option(call) if replaces else call)
+    run.command(command, help=text)(preset_option(call, preset))
 
 
 _add(
@@ -86,8 +119,13 @@ _add(
     """Official ISS: is a fact held in one stable internal state, however it is asked for?
 
     Stage A takes exact Jacobians over the corpus, B validates sketches of them, C freezes and hashes everything, and D
-    scores the benchmark with what was frozen and nothing else.""",
-    ends_with_d=True,
+    scores the benchmark with what was frozen and nothing else.
+
+    \b
+    python -m sparse_control run official-iss --preset smoke
+    python -m sparse_control run official-iss --facts facts.csv --prompts prompts.csv --root runs/mine
+    python -m sparse_control run official-iss --facts pararel/data --root runs/pararel""",
+    ends_with_d=True, replaces=True,
 )  # fmt: skip
 _add(
     "experiment-a", "flows.experiments:experiment_a",

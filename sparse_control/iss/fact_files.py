@@ -52,12 +52,14 @@ class FactSet:
         prompts: relation -> family -> prompts with {subject}.
         dropped: what was left out, by reason.
         source: kind and SHA-256 of the files, for the record.
+        path: they were read from.
     """
 
     facts: Mapping[str, Sequence[OwnFact]]
     prompts: Mapping[str, Mapping[str, Sequence[str]]]
     dropped: Mapping[str, int]
     source: str
+    path: Path
 
     def queries(self) -> tuple[Query, ...]:
         """Every prompt about every fact, in order: relation, fact, family, prompt."""
@@ -120,7 +122,7 @@ def read_facts(path: str | Path, prompts: str | Path | None = None, facts_per_re
     facts = _by_relation(path, read, facts_per_relation)
     digest = hashlib.sha256("".join(f"{file.name} {sha256_file(file)}\n" for file in read.files).encode()).hexdigest()
     own = {relation: read.prompts[relation] for relation in facts}
-    return FactSet(facts=facts, prompts=own, dropped=dict(read.dropped), source=f"{kind} sha256:{digest}")
+    return FactSet(facts, own, dict(read.dropped), f"{kind} sha256:{digest}", path)
 
 
 def _by_relation(path: Path, read: _Read, most: int | None) -> dict[str, list[OwnFact]]:

@@ -138,6 +138,7 @@ def reported_factors(
             "probe": settings.estimator.probe,
             "dtype": settings.dtype,
             "null": settings.null,
+            "facts": settings.facts and settings.facts.sha256,
             "reporting": frozen.reporting,
             "validated": True,
         } | of_model

@@ -156,6 +156,22 @@ def write_manifest(root: Path, names: Iterable[str]) -> Path:
     return path
 
 
+def forget(root: Path, folder: Path) -> None:
+    """Drop what the manifest says of the files in a folder below `root` that has been moved away.
+
+    Raises:
+        InputError: as `write_manifest`.
+    """
+    if (old := read_manifest(root)) is None:
+        return
+    prefix = Path(folder).relative_to(root).as_posix() + "/"
+    parts = {
+        part: {name: sha256 for name, sha256 in getattr(old, part).items() if not name.startswith(prefix)}
+        for part in ("measurements", "binaries")
+    }
+    _write(root, old.model_copy(update=parts))
+
+
 def write_rendered_manifest(paper: Path, names: Iterable[str]) -> Path:
     """Record every file that `reproduce` rendered; for `reproduce` alone.
 

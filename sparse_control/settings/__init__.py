@@ -4,6 +4,7 @@ from sparse_control.settings.load import load_settings
 from sparse_control.settings.schema import (
     CorpusSettings,
     EstimatorSettings,
+    FactsSettings,
     ProtocolSettings,
     Section,
     Settings,
@@ -13,6 +14,7 @@ from sparse_control.settings.schema import (
 __all__ = [
     "CorpusSettings",
     "EstimatorSettings",
+    "FactsSettings",
     "ProtocolSettings",
     "Section",
     "Settings",

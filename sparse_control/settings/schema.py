@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, model_validator
 
 from sparse_control.errors import InputError
-from sparse_control.records.base import FeedbackReadouts, LamRel, Resamples, Seed
+from sparse_control.records.base import FeedbackReadouts, LamRel, Name, Resamples, Seed, Sha256
 from sparse_control.records.paths import Null
 
 MOST = 10**6  # of anything that is counted; a slip of the keyboard is found before the hours
@@ -190,6 +190,21 @@ class ProtocolSettings(Section):
         return self.task_seeds.get(task, self.seeds)
 
 
+class FactsSettings(Section):
+    """Facts of the reader's own, in place of the project's: what records say of them, and where they are.
+
+    The paths are of this machine and never saved; `sha256` is over the names and contents of all files.
+    """
+
+    file: Name  # its name, or that of the folder
+    prompts: Name | None  # name of the file of prompts, where there is one
+    kind: Literal["own", "pararel", "lama"]
+    sha256: Sha256
+    left_out: dict[Name, Count]  # how many patterns, facts and relations, by reason
+    path: str = Field(exclude=True)
+    prompts_path: str | None = Field(exclude=True)
+
+
 LAYERED = ("iss", "alternatives", "nulls")  # sections with layers
 RANKED = ("estimator", "alternatives")  # sections with ranks
 
@@ -209,6 +224,8 @@ class Settings(Section):
     nulls: NullSettings
     protocol: ProtocolSettings
     null: Null = "none"
+    # of `--facts`; no key of the file, and none of records measured with the project's own
+    facts: FactsSettings | None = Field(default=None, exclude_if=lambda facts: facts is None)
 
     def as_null(self, null: Null) -> "Settings":
         """These settings for a null: the same tables with what ISS is about taken away, on fewer layers and prompts."""

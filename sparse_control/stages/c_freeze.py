@@ -112,11 +112,9 @@ def load_freeze(
         raise InputError(f"{path}: content_sha256: is missing; freeze again (run official-iss)")
     found = freeze.model_dump(by_alias=True, exclude_unset=True)
     wanted = settings.model_dump()
-    for name in wanted.keys() - NOT_OFFICIAL:
-        if found["settings"].get(name) != wanted[name]:
-            raise InputError(
-                f"{path}: settings.{name}: was frozen with other settings than params.yaml has now; {AGAIN}"
-            )
+    for name in {*wanted, "facts"} - NOT_OFFICIAL:
+        if found["settings"].get(name) != wanted.get(name):
+            raise InputError(f"{path}: settings.{name}: was frozen with other settings than this run has; {AGAIN}")
     check_hashes(paths, freeze)
     if freeze.calibration_states_sha256 != sha256_file(paths.states("calibration")):
         raise InputError(f"{paths.states('calibration')}: changed after the freeze; {AGAIN}")

@@ -92,6 +92,7 @@ def _save_results(
         "model": inputs.lm.provenance,
         "params_sha256": sha256_json(settings.model_dump()),
         "corpus_sha256": inputs.windows.sha256,
+        **({} if settings.facts is None else {"facts": settings.facts.model_dump()}),
         "code_sha256": stages_code_sha256(),
         "frozen_code_sha256": freeze.code_sha256,
         "accepted_code": None if same_code else accept_code,

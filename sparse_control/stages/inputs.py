@@ -95,6 +95,7 @@ def open_inputs(corpus: Path, root: Path, settings: Settings, uses: Collection[s
         "null": settings.null,
         "settings": sha256_json(settings.model_dump(exclude=NOT_OFFICIAL | {"model", "dtype", "null"})),
         "code": stages_code_sha256(),
+        **_facts(settings),
     }
     return Inputs(settings, lm, windows, ModelPaths(Path(root), lm.name, settings.null), key)
 
@@ -114,7 +115,13 @@ def source_metadata(inputs: Inputs) -> dict[str, Any]:
         "corpus_sha256": inputs.windows.sha256,
         "null": inputs.settings.null,
         "versions": provenance["versions"],
+        **_facts(inputs.settings),
     }
+
+
+def _facts(settings: Settings) -> dict[str, str]:
+    """Hash of the reader's own facts; nothing of the project's, which are part of the code's versions."""
+    return {} if settings.facts is None else {"facts": settings.facts.sha256}
 
 
 def check_references(inputs: Inputs, sizes: Sequence[int], layers: Sequence[int]) -> None:

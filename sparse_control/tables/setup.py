@@ -44,11 +44,15 @@ def _iss_setup(model: ModelRecords) -> dict[str, str]:
     if model.iss.comparison:
         tokens = f" windows of {corpus['sequence_length']} tokens" if "sequence_length" in corpus else ""
         found["corpus of the exact reference, n"] = f"{model.iss.comparison.corpus_size}{tokens}"
+    most = "up to " * (own := model.iss.freeze.settings.facts is not None)  # of one's own facts there may be fewer
+    if own:
+        found["facts"] = f"{settings['facts']['file']}, SHA-256 {settings['facts']['sha256'][:12]}..."
     if {"calibration_relations", "facts_per_relation"} <= set(iss):
-        found["calibration"] = f"{iss['calibration_relations']} relations, up to {iss['facts_per_relation']} facts each"
+        sizes = f"{iss['calibration_relations']} relations, up to {iss['facts_per_relation']} facts each"
+        found["calibration"] = most + sizes
     found["benchmark"] = f"{len({relation for relation, _ in facts})} relations, {len(facts)} facts"
     if {"families", "templates"} <= set(iss):
-        found["prompts of a fact"] = f"{iss['families']} families, {iss['templates']} templates each"
+        found["prompts of a fact"] = f"{most}{iss['families']} families, {most}{iss['templates']} templates each"
     if seeds := settings.get("estimator", {}).get("sketch_seeds"):
         found["sketch seeds"] = ", ".join(map(str, seeds))
     return found

@@ -64,6 +64,7 @@ def _hashes(freeze: FreezeManifest, file: str, record: IssSummary | RawIss) -> I
     for field, expected in (
         ("params_sha256", sha256_json(freeze.settings.model_dump())),
         ("corpus_sha256", freeze.corpus_sha256),
+        ("facts", freeze.settings.facts),
         ("frozen_code_sha256", freeze.code_sha256),
     ):
         found = getattr(record.provenance, field)

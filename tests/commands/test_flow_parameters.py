@@ -19,6 +19,6 @@ def test_every_flow_has_a_command_and_every_command_a_flow():
 
 @pytest.mark.parametrize(("module", "name"), [("flows.official_iss", "official_iss"), ("flows.six_axis", "six_axis")])
 def test_a_deployed_flow_takes_what_is_checked(module, name):
-    own = {"flow", "narrowed", "accept_code"}
+    own = {"flow", "narrowed", "accept_code", "facts", "prompts"}
     checked = set(inspect.signature(checked_run).parameters) - own
     assert checked <= set(inspect.signature(getattr(import_module(module), name).fn).parameters)

@@ -101,6 +101,15 @@ class FrozenCorpus(Record):
     sequence_length: Count  # tokens
 
 
+class FrozenFacts(Record):
+    """Facts of the reader's own, in place of the project's."""
+
+    model_config = ConfigDict(extra="allow")
+
+    file: Name  # name of the file or folder
+    sha256: Sha256  # of the names and contents of all its files
+
+
 class FrozenSettings(Record):
     """All settings as they were at the freeze; those read here are typed."""
 
@@ -113,6 +122,7 @@ class FrozenSettings(Record):
     validation: Thresholds
     alternatives: FrozenAlternatives
     null: Null
+    facts: FrozenFacts | None = Field(default=None, exclude_if=lambda facts: facts is None)
 
 
 class FreezeManifest(Record):

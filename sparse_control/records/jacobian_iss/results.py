@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from sparse_control.records.base import Count, LamRel, Name, NonNegative, Record, Seed, Sha256
-from sparse_control.records.jacobian_iss.freeze import LayerNumber, Reporting, Whitening
+from sparse_control.records.jacobian_iss.freeze import FrozenFacts, LayerNumber, Reporting, Whitening
 from sparse_control.records.paths import Null
 
 Interval = Annotated[list[float | None], Field(min_length=2, max_length=2)]  # low, high; null where undefined
@@ -122,6 +122,7 @@ class IssProvenance(Record):
     model: dict[str, Any]  # name, revision, weights and tokenizer hashes, dtype, device, versions
     params_sha256: Sha256  # of the settings
     corpus_sha256: Sha256
+    facts: FrozenFacts | None = None  # measured on; null: the project's own
     code_sha256: Sha256  # of the four stages as they measured
     frozen_code_sha256: Sha256  # of the four stages at the freeze
     accepted_code: Name | None  # why a freeze by other code was good enough; null where it is the same code
