@@ -8,10 +8,10 @@ from prefect.cache_policies import NO_CACHE
 
 @task(name="tables", cache_policy=NO_CACHE, persist_result=False)
 def tables(root: str, out: str | None) -> list[str]:
-    """Recompute and render every table of `root` into `out`, by default that of its paper folder; the files."""
-    from sparse_control.tables import render
+    """Recompute and render every table and figure of `root` into `out`, by default that of its paper folder; the files."""
+    from sparse_control import paper
 
-    return [str(path) for path in render.reproduce(Path(root), Path(out) if out else None)]
+    return [str(path) for path in paper.reproduce(Path(root), Path(out) if out else None)]
 
 
 @task(name="manifest", cache_policy=NO_CACHE, persist_result=False)

@@ -27,7 +27,7 @@ CODE = {
     "nulls": tuple(OFFICIAL.values()),
     "alternatives": (ALTERNATIVES,),
     "six_axis": ("sparse_control.protocol.study",),
-    "tables": ("sparse_control.tables.render",),
+    "tables": ("sparse_control.paper",),
     "curves": ("sparse_control.figures.curves",),
     "corpus": ("sparse_control.corpus",),
 }

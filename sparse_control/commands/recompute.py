@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from sparse_control.commands.extras import install_command
 from sparse_control.commands.options import Folder, root_option, wait_option
 from sparse_control.commands.text import json_text
 from sparse_control.errors import InputError
@@ -17,15 +18,20 @@ from sparse_control.project import project_folder
 @wait_option
 def reproduce(root: Path | None, out: Path | None, wait: bool) -> None:
     """Recompute every table from the saved measurements; LaTeX, CSV and HTML."""
+    from sparse_control.paper import reproduce as make
+    from sparse_control.paper import undrawn
     from sparse_control.records.manifest import changed_measurements
     from sparse_control.records.paths import committed_root
-    from sparse_control.tables.render import reproduce as render_root
 
     root = root or committed_root(project_folder())
-    paths = render_root(root, out, wait=wait)
+    paths = make(root, out, wait=wait)
     if changed := changed_measurements(root):
         click.echo(
             f"warning: {len(changed)} measurements differ from MANIFEST.json, {changed[0]} first; see verify", err=True
+        )
+    if left_out := undrawn(paths):
+        click.echo(
+            f"{len(left_out)} figures left out, as matplotlib is not installed ({install_command('plots')})", err=True
         )
     click.echo(f"{len(paths)} files in {paths[0].parent}")
 

@@ -68,7 +68,7 @@ def _in_group(group: str) -> list[str]:
 
 @click.group(cls=Tables, invoke_without_command=True)
 @root_option
-@click.option("--plot", metavar="NAME", help="Draw a figure instead: dose, cost, feedback, support or rank.")
+@click.option("--plot", metavar="NAME", help="Draw a figure instead, such as dose or rank.")
 @click.option(
     "--out", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
     help="Where the figure goes, as .pdf, .svg or .png; NAME.pdf in the current folder by default.",

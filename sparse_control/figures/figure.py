@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
 LINES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)), (0, (8, 2)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
-COLUMN, PAGE = 3.4, 7.0  # inches: the width of one column of a paper, and of a page
-PANEL_HEIGHT = 2.3  # inches
+COLUMN, PAGE = 3.4, 6.8  # inches: the width of one column of a paper, and of a page
+PANEL_HEIGHT, LEGEND_ROW = 2.2, 0.16  # inches
 SUFFIXES = (".pdf", ".svg", ".png")
 
 
@@ -41,6 +41,7 @@ class Figure:
         reads: the records it is made of, as those of a table.
         fields: columns of its .csv; the model comes first.
         rows: the numbers behind it, of one model.
+        across: those of all models together, `model` among their fields; given instead of `rows`.
         draw: (rows of every model) -> a matplotlib figure.
     """
 
@@ -50,11 +51,14 @@ class Figure:
     section: str
     reads: tuple[str, ...]
     fields: tuple[str, ...]
-    rows: Callable[[ModelRecords], Iterable[Row]]
     draw: Callable[[pd.DataFrame], "Canvas"]
+    rows: Callable[[ModelRecords], Iterable[Row]] | None = None
+    across: Callable[[Records], Iterable[Row]] | None = None
 
     def frame(self, records: Records) -> pd.DataFrame:
         """The numbers behind the figure, unrounded, over all models."""
+        if self.across is not None:
+            return data_frame(self.fields, self.across(records))
         rows = (row | {"model": model.name} for model in records.models for row in self.rows(model))
         return data_frame(("model", *self.fields), rows)
 
@@ -88,6 +92,16 @@ def panels(titles: list[str], *, sharey: bool = False) -> tuple["Canvas", list["
     return canvas, axes[: len(titles)]
 
 
+def legend_below(canvas: "Canvas", axes: list["Axes"], columns: int, title: str | None = None) -> None:
+    """One legend for all panels, below them."""
+    handles = {text: mark for axis in axes for mark, text in zip(*axis.get_legend_handles_labels(), strict=True)}
+    if handles:
+        texts, marks = handles.keys(), handles.values()
+        rows = -(-len(handles) // columns) + (title is not None)
+        canvas.set_figheight(canvas.get_figheight() + LEGEND_ROW * rows)
+        canvas.legend(marks, texts, loc="outside lower center", ncols=columns, frameon=False, title=title)
+
+
 STYLE: dict[str, Any] = {
     "font.size": 8,
     "axes.titlesize": 8,
@@ -98,7 +112,7 @@ STYLE: dict[str, Any] = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "lines.linewidth": 1.2,
-    "lines.markersize": 3.5,
+    "lines.markersize": 3.0,
     "pdf.fonttype": 42,  # text stays text
     "svg.fonttype": "path",
     "svg.hashsalt": "sparse_control",  # the same figure gives the same bytes
@@ -114,8 +128,12 @@ def style(index: int) -> dict[str, Any]:
     }
 
 
-def image(canvas: "Canvas", suffix: str) -> bytes:
+def image(canvas: "Canvas", suffix: str, origin: str = "") -> bytes:
     """The bytes of a drawn figure; the same figure gives the same bytes.
+
+    Args:
+        suffix: of the format.
+        origin: what a .pdf or .svg says of where it comes from.
 
     Raises:
         InputError: a format that is not written.
@@ -124,7 +142,11 @@ def image(canvas: "Canvas", suffix: str) -> bytes:
 
     if suffix not in SUFFIXES:
         raise InputError(f"{suffix or 'no ending'}: figures are written as {', '.join(SUFFIXES)}")
-    dateless = {".pdf": {"CreationDate": None, "ModDate": None}, ".svg": {"Date": None}, ".png": {"Software": None}}
+    dateless = {
+        ".pdf": {"CreationDate": None, "ModDate": None, "Keywords": origin},
+        ".svg": {"Date": None, "Identifier": origin},
+        ".png": {"Software": None},
+    }
     buffer = io.BytesIO()
     with rc_context(STYLE):
         canvas.savefig(buffer, format=suffix[1:], dpi=200, metadata=dateless[suffix])

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from sparse_control.figures.figure import COLOURS, MARKERS, Figure, panels, style
+from sparse_control.figures.figure import COLOURS, MARKERS, Figure, legend_below, panels, style
 from sparse_control.metrics import over_seeds
 from sparse_control.metrics.preservation import DELTA
 from sparse_control.records.read import ModelRecords
@@ -19,27 +19,31 @@ if TYPE_CHECKING:
 COMPONENTS = ("head", "mlp", "resid")
 _SITE = re.compile(r"L(\d+)\.(\w+)(?:\.(\d+))?@.*")
 SELECTOR = "coverage_driver"  # whose curves are drawn where it was measured
+OF_MAIN = " (Coverage-Driver, else the first selector measured)"
 KEY = ("task", "selector", "condition", "seed")
 
 
-def _supported(model: ModelRecords) -> Iterator[tuple[Measurement, Row]]:
-    for record in model.six_axis:
-        if record.supported:
+def supported(model: ModelRecords, *, main: bool = False) -> Iterator[tuple[Measurement, Row]]:
+    """The records whose model supports the task, each with its key.
+
+    Args:
+        main: only those of the main selector, or of the first where it was not measured.
+    """
+    records = [record for record in model.six_axis if record.supported]
+    selectors = list(dict.fromkeys(record.selector for record in records))
+    shown = [SELECTOR] if SELECTOR in selectors else selectors[:1]
+    for record in records:
+        if not main or record.selector in shown:
             yield record, {name: getattr(record, name) for name in KEY}
 
 
-def _main(frame: pd.DataFrame) -> pd.DataFrame:
-    """The rows of the main selector, or of the first where it was not measured."""
-    selectors = list(dict.fromkeys(frame["selector"]))
-    return frame[frame["selector"] == (SELECTOR if SELECTOR in selectors else selectors[0])] if selectors else frame
-
-
-def _groups(frame: pd.DataFrame) -> dict[tuple[str, str], pd.DataFrame]:
+def groups_of(frame: pd.DataFrame) -> dict[tuple[str, str], pd.DataFrame]:
     """(model, task) -> its rows, in order of appearance."""
     return dict(list(frame.groupby(["model", "task"], sort=False)))
 
 
-def _titles(groups: Iterable[tuple[str, str]]) -> list[str]:
+def titles(groups: Iterable[tuple[str, str]]) -> list[str]:
+    """The title of each panel of `groups_of`; with the model where there are several."""
     keys = list(groups)
     several = len({model for model, _ in keys}) > 1
     return [f"{in_words(task)}, {model}" if several else in_words(task) for model, task in keys]
@@ -53,7 +57,7 @@ def _mean(values: Iterable[float | None]) -> float | None:
 
 
 def _dose_rows(model: ModelRecords) -> Iterator[Row]:
-    for record, key in _supported(model):
+    for record, key in supported(model, main=True):
         read = record.evaluate
         progress = over_seeds.curve(read.source, read.target, read.patched)
         for dose, value in zip(read.doses, progress or [None] * len(read.doses), strict=True):
@@ -61,8 +65,8 @@ def _dose_rows(model: ModelRecords) -> Iterator[Row]:
 
 
 def _draw_dose(frame: pd.DataFrame) -> "Canvas":
-    groups = _groups(_main(frame))
-    canvas, axes = panels(_titles(groups), sharey=True)
+    groups = groups_of(frame)
+    canvas, axes = panels(titles(groups), sharey=True)
     for axis, rows in zip(axes, groups.values(), strict=True):
         for index, (condition, of_condition) in enumerate(rows.groupby("condition", sort=True)):
             look = style(index)
@@ -81,7 +85,9 @@ def _draw_dose(frame: pd.DataFrame) -> "Canvas":
 DOSE = Figure(
     name="dose",
     title="Target progress by dose",
-    caption="Share of the source-to-target gap that is covered: a thin line per seed, a thick one for the mean.",
+    caption=(
+        f"Share of the source-to-target gap that is covered{OF_MAIN}: a thin line per seed, a thick one for the mean."
+    ),
     section="Six-axis protocol, Dose response",
     reads=("six_axis",),
     fields=(*KEY, "dose", "progress"),
@@ -94,15 +100,15 @@ DOSE = Figure(
 
 
 def _cost_rows(model: ModelRecords) -> Iterator[Row]:
-    for record, key in _supported(model):
+    for record, key in supported(model):
         read = record.evaluate
         progress = over_seeds.curve(read.source, read.target, [read.at_dose(1.0)])
         yield key | {"progress": progress and progress[0], "kl": _mean(record.preservation.kl)}
 
 
 def _draw_cost(frame: pd.DataFrame) -> "Canvas":
-    groups = _groups(frame)
-    canvas, axes = panels(_titles(groups), sharey=True)
+    groups = groups_of(frame)
+    canvas, axes = panels(titles(groups), sharey=True)
     selectors = list(dict.fromkeys(frame["selector"]))
     for axis, rows in zip(axes, groups.values(), strict=True):
         for (selector, condition), several in rows.groupby(["selector", "condition"], sort=False):
@@ -124,9 +130,7 @@ def _draw_cost(frame: pd.DataFrame) -> "Canvas":
         axis.set_xscale("log")
         axis.set_xlabel("off-target KL, nats")
         axis.set_ylabel("target progress")
-    handles = {text: mark for axis in axes for mark, text in zip(*axis.get_legend_handles_labels(), strict=True)}
-    if handles:
-        canvas.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=3, frameon=False)
+    legend_below(canvas, axes, columns=3)
     return canvas
 
 
@@ -149,7 +153,7 @@ COST = Figure(
 
 
 def _feedback_rows(model: ModelRecords) -> Iterator[Row]:
-    for record, key in _supported(model):
+    for record, key in supported(model, main=True):
         for index, endpoint in enumerate(record.feedback.endpoints):
             for readout, (dose, margin) in enumerate(endpoint.trajectory, start=1):
                 error = abs(endpoint.target - margin)
@@ -161,8 +165,8 @@ def _feedback_rows(model: ModelRecords) -> Iterator[Row]:
 
 
 def _draw_feedback(frame: pd.DataFrame) -> "Canvas":
-    groups = _groups(_main(frame))
-    canvas, axes = panels(_titles(groups))
+    groups = groups_of(frame)
+    canvas, axes = panels(titles(groups))
     for axis, rows in zip(axes, groups.values(), strict=True):
         for index, (condition, of_condition) in enumerate(rows.groupby("condition", sort=True)):
             look = style(index)
@@ -184,8 +188,8 @@ FEEDBACK = Figure(
     name="feedback",
     title="Feedback: error by readout",
     caption=(
-        "Distance of the mean margin from the requested one after each readout of the loop: a thin line per seed and "
-        "target, a thick one for the mean of the loops still running; the grey line is the tolerance."
+        f"Distance of the mean margin from the requested one after each readout of the loop{OF_MAIN}: a thin line "
+        "per seed and target, a thick one for the mean of the loops still running; the grey line is the tolerance."
     ),
     section="Six-axis protocol, Feedback controllability",
     reads=("six_axis",),
@@ -199,14 +203,14 @@ FEEDBACK = Figure(
 
 
 def _support_rows(model: ModelRecords) -> Iterator[Row]:
-    for record, key in _supported(model):
+    for record, key in supported(model, main=True):
         for layer, component, head in (_SITE.fullmatch(name).groups() for name in record.support):
             yield key | {"layer": int(layer), "component": component, "head": head and int(head)}
 
 
 def _draw_support(frame: pd.DataFrame) -> "Canvas":
-    groups = _groups(_main(frame))
-    canvas, axes = panels(_titles(groups))
+    groups = groups_of(frame)
+    canvas, axes = panels(titles(groups))
     for axis, rows in zip(axes, groups.values(), strict=True):
         runs = len(rows[["condition", "seed"]].drop_duplicates())
         layers = range(int(rows["layer"].max()) + 1)
@@ -229,7 +233,7 @@ def _draw_support(frame: pd.DataFrame) -> "Canvas":
 SUPPORT = Figure(
     name="support",
     title="Where the selected sites are",
-    caption="Sites of the support by layer and component, mean number per record.",
+    caption=f"Selected sites by layer and component{OF_MAIN}: mean number per record.",
     section="Six-axis protocol, What every axis needs",
     reads=("six_axis",),
     fields=(*KEY, "layer", "component", "head"),

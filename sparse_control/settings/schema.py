@@ -62,6 +62,7 @@ class IssSettings(Section):
 class EstimatorSettings(Section):
     reference: bool
     reference_layers: Literal["all", "window"]
+    matrix_free: bool
     block_prompts: Count
     checkpoint_seconds: NonNegative
     corpus_sizes: Sizes
@@ -77,6 +78,11 @@ class EstimatorSettings(Section):
             _ascending(name, getattr(self, name))
         _without_repeats("sketch_seeds", self.sketch_seeds)
         return self
+
+    @property
+    def products(self) -> Literal["exact_reference", "jvp"]:
+        """Where sketches and direct actions come from: the exact references, or products behind the model."""
+        return "exact_reference" if self.reference and not self.matrix_free else "jvp"
 
 
 class ValidationSettings(Section):

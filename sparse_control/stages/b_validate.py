@@ -69,7 +69,7 @@ def run_layer(*, corpus: Path, root: Path, settings: Settings, layer: int) -> Re
 
 def _part(inputs: Inputs, layer: int) -> Part:
     identity = {}
-    if inputs.settings.estimator.reference:
+    if inputs.settings.estimator.products == "exact_reference":
         check_references(inputs, inputs.settings.estimator.corpus_sizes, [layer])
         identity["reference"] = sha256_file(inputs.paths.reference(layer))
     return inputs.part(NAME, f"layer_{layer}", **identity)

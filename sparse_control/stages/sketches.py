@@ -81,6 +81,6 @@ def load_reference(path: Path, sizes: Sequence[int]) -> dict[int, Tensor]:
 def layer_estimators(
     paths: ModelPaths, settings: EstimatorSettings, layer: int, lm: LanguageModel | None, corpus_ids: np.ndarray | None
 ) -> LayerEstimators:
-    """The estimators of a layer: over the exact reference where the settings have one, else matrix-free."""
-    reference = load_reference(paths.reference(layer), settings.corpus_sizes) if settings.reference else None
+    """The estimators of a layer: over the exact reference, or matrix-free, as the settings say."""
+    reference = load_reference(paths.reference(layer), settings.corpus_sizes) if settings.products == "exact_reference" else None
     return LayerEstimators(layer=layer, settings=settings, reference=reference, lm=lm, corpus_ids=corpus_ids)

@@ -133,8 +133,8 @@ def _climbed(
     converged = [Convergence(row.n, row.cosine_to_2n, row.relative_error_to_2n, row.iss_difference) for row in sizes]
     start = starting_size(converged, settings.validation)
     attempts = climb(settings.estimator, settings.validation, start, stored)
-    layer, product_of = sizes[0].layer, "exact_reference" if settings.estimator.reference else "jvp"
-    yield path, f"layer {layer}: direct_action", sorted({row.direct_action for row in rows}), [product_of]
+    layer = sizes[0].layer
+    yield path, f"layer {layer}: direct_action", sorted({row.direct_action for row in rows}), [settings.estimator.products]
     rungs = [attempt.rung for attempt in attempts]
     expected = [(rung.rank, rung.oversampling, rung.power_iterations, rung.corpus_size) for rung in rungs]
     yield path, f"layer {layer}: {SETTING}", [_setting(row) for row in rows], expected

@@ -9,13 +9,7 @@ import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, TemplateError
 
 from sparse_control.errors import InputError
-from sparse_control.files import remove_unfinished, sha256_file, write_text
-from sparse_control.project import project_folder
-from sparse_control.records import manifest
-from sparse_control.records.listing import check_below
-from sparse_control.records.lock import root_lock
-from sparse_control.records.paths import TABLES, paper_folder
-from sparse_control.records.read import Records, read_records
+from sparse_control.records.read import Records
 from sparse_control.tables.metrics import metrics_files
 from sparse_control.tables.parts import all_tables, parts
 from sparse_control.tables.shown import Shown, headline, shown
@@ -24,7 +18,8 @@ from sparse_control.tables.typeset import typeset_html, typeset_tex
 from sparse_control.tables.values import Value, read_values, shown_values
 
 
-def _environment(folder: Path, *, html: bool) -> Environment:
+def environment(folder: Path, *, html: bool) -> Environment:
+    """Jinja for the templates of a folder; what LaTeX or HTML would take for markup is escaped in what they print."""
     common = {"loader": FileSystemLoader(folder), "undefined": StrictUndefined, "keep_trailing_newline": True,
               "trim_blocks": True, "lstrip_blocks": True}  # fmt: skip
     if html:
@@ -66,8 +61,8 @@ def render(records: Records, project: Path, frames: Mapping[str, pd.DataFrame] |
     folder = Path(project, "paper", "templates")
     files = {}
     try:
-        tex = _environment(folder, html=False).get_template("table.tex.j2")
-        html = _environment(folder, html=True).get_template("index.html.j2")
+        tex = environment(folder, html=False).get_template("table.tex.j2")
+        html = environment(folder, html=True).get_template("index.html.j2")
         for part, tables in made.items():
             ready = [shown(table, frames[part.path(table.name)], part) for table in tables]
             files |= {part.path(f"{table.name}.tex"): tex.render(table=table) for table in ready}
@@ -92,9 +87,9 @@ def render_one(table: Shown, project: Path, *, html: bool) -> str:
     folder = Path(project, "paper", "templates")
     try:
         if html:
-            page = _environment(folder, html=True).get_template("index.html.j2")
+            page = environment(folder, html=True).get_template("index.html.j2")
             return page.render(tables=[table], headline=table.title, others=[], recomputed=False)
-        return _environment(folder, html=False).get_template("table.tex.j2").render(table=table)
+        return environment(folder, html=False).get_template("table.tex.j2").render(table=table)
     except TemplateError as error:
         raise InputError(f"{folder}: {type(error).__name__}: {error}; restore the templates from git") from error
 
@@ -105,60 +100,3 @@ def values_tex(values: Sequence[Value], frames: Mapping[str, pd.DataFrame]) -> s
     for name, text in shown_values(values, frames).items():
         lines.append(rf"\expandafter\def\csname value@{name}\endcsname{{{typeset_tex(text)}}}")
     return "\n".join(lines) + "\n"
-
-
-def write_tables(files: Mapping[str, str], folder: Path) -> list[Path]:
-    """Write rendered files into `folder`; a file that already has the same bytes is left alone.
-
-    Raises:
-        InputError: a link leads out of `folder`, or a file cannot be written.
-    """
-    paths = [Path(folder, name) for name in files]
-    for path in paths:
-        check_below(folder, path)
-    for path, text in zip(paths, files.values(), strict=True):
-        if not path.is_file() or path.read_bytes() != text.encode():
-            write_text(path, text)
-    return paths
-
-
-def reproduce(root: Path, out: Path | None = None, *, wait: bool = False) -> list[Path]:
-    """Recompute every table of `root` from its saved measurements and render it.
-
-    Args:
-        root: the folder measured into.
-        out: where the files go; `tables/` of the root's paper folder by default, whose manifest is then renewed.
-        wait: for another command that writes into `root` to end, instead of refusing; tables elsewhere wait for none.
-
-    Returns:
-        the files.
-
-    Raises:
-        InputError: no measurements, a broken record or template, files that cannot be written, links that lead out of
-            the folders, or another command that is writing into `root`.
-    """
-    root, project = Path(root), project_folder()
-    manifest.check_root(root)
-    paper = paper_folder(root, project)
-    folder = paper / TABLES if out is None else Path(out)
-    if folder.resolve() != (paper / TABLES).resolve():
-        return write_tables(render(read_records(root, project), project), folder)
-    with root_lock(root, wait=wait):
-        remove_unfinished(paper)  # the paper of the committed root is not below it
-        files = render(read_records(root, project), project)
-        check_below(paper.parent, folder)
-        paths = write_tables(files, folder)
-        names = {path.relative_to(paper).as_posix() for path in paths}
-        _remove_stale(paper, names)
-        manifest.write_rendered_manifest(paper, names)
-    return paths
-
-
-def _remove_stale(paper: Path, made: set[str]) -> None:
-    """Remove tables of earlier records: those the manifest lists, unchanged since, that no table is any more."""
-    listed = (manifest.read_rendered_manifest(paper) or manifest.RenderedManifest()).files
-    for name, sha256 in listed.items():
-        path = paper / name
-        check_below(paper, path)
-        if name not in made and path.is_file() and sha256_file(path) == sha256:
-            path.unlink()

@@ -13,6 +13,7 @@ from sparse_control.records.paths import ModelPaths, paper_folder
 from sparse_control.records.read import Records, models_of
 from sparse_control.verify.agreement import disagreements
 from sparse_control.verify.check import Check, attempt
+from sparse_control.verify.figures import figure_checks
 from sparse_control.verify.finding import Finding
 from sparse_control.verify.freeze import freeze_checks, frozen_names
 from sparse_control.verify.hashes import manifest_checks, missing_measurements, rendered_checks, unhashed_checks
@@ -65,6 +66,7 @@ def verify(root: Path, project: Path) -> list[Check]:
     else:
         records = Records(models=tuple(model.records for model in models), published=published)
         checks += table_checks(root, project, records, missing)
+        checks += figure_checks(root, project, records, missing)
     prefix = f"{root}/"
     return [Check(printable(one.name), one.status, printable(one.detail.replace(prefix, ""))) for one in checks]
 

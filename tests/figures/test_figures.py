@@ -8,6 +8,7 @@ import pytest
 
 from sparse_control.errors import InputError
 from sparse_control.figures import FIGURES, image, save
+from sparse_control.figures.six_axis import SELECTOR
 from sparse_control.project import project_folder
 from sparse_control.records.read import ModelRecords, Records, read_records
 
@@ -22,7 +23,7 @@ def test_a_figure_is_drawn_of_its_frame_in_every_format_and_twice_alike(records,
     pytest.importorskip("matplotlib")
     figure = FIGURES[name]
     frame = figure.frame(records)
-    assert list(frame.columns) == ["model", *figure.fields] and len(frame)
+    assert list(frame.columns) == list(dict.fromkeys(("model", *figure.fields))) and len(frame)
     before = frame.copy()
     canvas = figure.canvas(frame)
     for suffix, start in ((".pdf", b"%PDF"), (".svg", b"<?xml"), (".png", b"\x89PNG")):
@@ -33,12 +34,13 @@ def test_a_figure_is_drawn_of_its_frame_in_every_format_and_twice_alike(records,
 
 def test_progress_at_dose_1_is_what_the_readouts_give(records):
     model = next(model for model in records.models if model.six_axis)
-    record = next(record for record in model.six_axis if record.supported)
+    record = next(record for record in model.six_axis if record.supported and record.selector == SELECTOR)
     read = record.evaluate
     gap = [t - s for s, t in zip(read.source, read.target)]
     moved = [y - s for s, y in zip(read.source, read.at_dose(1.0))]
     expected = sum(a * b for a, b in zip(moved, gap)) / sum(a * a for a in gap)
     key = {name: getattr(record, name) for name in ("task", "selector", "condition", "seed")}
+    assert record.selector == SELECTOR
     (row,) = [
         row for row in FIGURES["dose"].rows(model) if row["dose"] == 1.0 and all(row[name] == key[name] for name in key)
     ]
@@ -50,7 +52,7 @@ def test_progress_at_dose_1_is_what_the_readouts_give(records):
 
 def test_supports_and_trajectories_are_counted_one_by_one(records):
     model = next(model for model in records.models if model.six_axis)
-    supported = [record for record in model.six_axis if record.supported]
+    supported = [record for record in model.six_axis if record.supported and record.selector == SELECTOR]
     rows = list(FIGURES["support"].rows(model))
     assert len(rows) == sum(len(record.support) for record in supported)
     first, name = rows[0], supported[0].support[0]
@@ -81,3 +83,18 @@ def test_nothing_to_draw_and_a_bad_ending_are_one_line(records, tmp_path):
 def test_figures_are_drawn_without_torch():
     code = "import sys, sparse_control.figures; print([name for name in ('torch', 'prefect') if name in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_the_numbers_behind_figures_of_iss_are_those_of_the_facts(records):
+    model = next(model for model in records.models if model.nulls)
+    for row in FIGURES["layers"].rows(model):
+        iss = model.iss if row["study"] == "official" else model.nulls[row["study"]]
+        values = [fact.iss for fact in iss.fact_layers if (fact.layer, fact.metric) == (row["layer"], row["metric"])]
+        assert row["mean"] == pytest.approx(statistics.fmean(value for value in values if value is not None), rel=1e-12)
+        assert row["bca_low"] <= row["mean"] <= row["bca_high"]
+    facts = {(fact.fact, fact.layer, fact.metric): fact.iss for fact in model.iss.fact_layers}
+    rows = list(FIGURES["facts"].rows(model))
+    assert len({row["layer"] for row in rows}) == 2
+    for row in rows:
+        assert row["iss"] == facts[row["fact"], row["layer"], "ISS"]
+        assert row["raw_iss"] == facts[row["fact"], row["layer"], "Raw-ISS"]

@@ -13,8 +13,8 @@ from sparse_control.records.paths import ModelPaths
 from sparse_control.records.read import models_of, read_records
 from sparse_control.stages import a_reference, alternatives, b_validate, c_freeze, d_official
 from sparse_control.tables import TABLES, all_tables
-from sparse_control.tables.render import reproduce
 from sparse_control.verify import verify
+from tests.support.measured_root import reproduce
 
 NULLS = ("shuffled_tokens", "redrawn_weights")
 

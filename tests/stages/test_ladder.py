@@ -10,6 +10,7 @@ from sparse_control.stages.ladder import Convergence, Evidence, climb, failures,
 ESTIMATOR = EstimatorSettings(
     reference=True,
     reference_layers="window",
+    matrix_free=False,
     block_prompts=32,
     checkpoint_seconds=60,
     corpus_sizes=[16, 32, 64],

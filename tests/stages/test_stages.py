@@ -22,10 +22,10 @@ from sparse_control.stages import a_reference, alternatives, b_validate, c_freez
 from sparse_control.stages.calibration import Labels
 from sparse_control.stages.queries import benchmark_queries
 from sparse_control.stages.states import load_tensors, query_states
-from sparse_control.tables.render import reproduce
 from sparse_control.verify import verify
 from tests.stages.conftest import changed
 from tests.support.corpus import windows, write_corpus
+from tests.support.measured_root import reproduce
 
 STAGES_A_TO_C = (a_reference, b_validate, c_freeze)
 

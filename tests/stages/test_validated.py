@@ -8,6 +8,7 @@ pytest.importorskip("torch")
 
 from sparse_control.corpus import load_corpus
 from sparse_control.errors import InputError
+from sparse_control.records.jacobian_iss import read_iss_file
 from sparse_control.settings import Settings
 from sparse_control.stages import a_reference, b_validate, c_freeze
 from sparse_control.stages.validated import check_validated
@@ -62,13 +63,17 @@ def test_another_corpus_is_refused(validated, small_settings, check):
         check(validated, small_settings, corpus_sha256="0" * 64)
 
 
-def test_ladders_without_references_are_climbed_again(tmp_path, small_settings, small_corpus, check):
-    changes = {"estimator": small_settings.estimator.model_copy(update={"reference": False})}
+@pytest.mark.parametrize("change", [{"reference": False}, {"matrix_free": True}], ids=["alone", "beside references"])
+def test_ladders_of_products_are_climbed_again(tmp_path, small_settings, small_corpus, check, change, paths_of):
+    changes = {"estimator": small_settings.estimator.model_copy(update=change)}
     settings = small_settings.model_copy(update=changes)
     for stage in (a_reference, b_validate):
         stage.run(corpus=small_corpus, root=tmp_path, settings=settings)
     check(tmp_path, settings)
-    with pytest.raises(InputError, match="validation.jsonl: layer 0: k, oversampling, power_iterations, corpus_size"):
+    paths = paths_of(tmp_path)
+    assert {row.direct_action for row in read_iss_file(paths, "actions")} == {"jvp"}
+    assert paths.iss_file("comparison").is_file() == ("matrix_free" in change)
+    with pytest.raises(InputError, match="layer 0.*: k, oversampling, power_iterations"):
         check(tmp_path, settings, {"estimator.ranks": [3, 4, 8, 16]})
 
 

@@ -1,11 +1,13 @@
 """Builds a complete small root of made-up records, for tests alone."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import yaml
 
+from sparse_control import paper
 from sparse_control.files import sha256_file, write_json, write_text
 from sparse_control.records import manifest
 from sparse_control.records.factors import freeze_configs, frozen_files, reported_factors
@@ -14,12 +16,13 @@ from sparse_control.records.jacobian_iss.freeze import FreezeManifest, content_s
 from sparse_control.records.paths import ModelPaths, model_folders
 from sparse_control.records.six_axis import sealed
 from sparse_control.records.six_axis_files import measurement_files
-from sparse_control.tables.render import reproduce
 from tests.support.measured_iss import WIDTH, iss_files
 
 MODEL = "toy-model"
 DOSES = [-1, -0.5, 0, 0.25, 0.5, 0.75, 1, 1.25, 1.5, 2]
 PAIRS = 4
+
+reproduce = partial(paper.reproduce, pictures=False)
 
 
 def measurement(task="ioi", selector="coverage_driver", condition="P", seed=0, *, model=MODEL, supported=True):

@@ -19,11 +19,11 @@ from sparse_control.records.readouts import score_file
 from sparse_control.tables import TABLES, all_tables
 from sparse_control.tables.columns import fixed, significant
 from sparse_control.tables.parts import parts
-from sparse_control.tables.render import csv_text, render, reproduce
+from sparse_control.tables.render import csv_text, render
 from sparse_control.tables.score import score_rows
 from sparse_control.tables.shown import plain_text, shown
 from sparse_control.tables.typeset import escape_tex, typeset_html, typeset_tex
-from tests.support.measured_root import MODEL, build_root, measurement, write_lines
+from tests.support.measured_root import MODEL, build_root, measurement, reproduce, write_lines
 
 PROJECT = Path(__file__).parent.parent.parent
 NASTY = r"a_b&c%$#{}~^\<script>"

@@ -11,9 +11,9 @@ import yaml
 from sparse_control.errors import InputError
 from sparse_control.records.read import read_records
 from sparse_control.tables import all_tables
-from sparse_control.tables.render import reproduce
 from sparse_control.verify import verify
 from sparse_control.verify.claims import Claim, check_claim, read_claims
+from tests.support.measured_root import reproduce
 
 PROJECT = Path(__file__).parent.parent.parent
 

@@ -11,9 +11,8 @@ from sparse_control.errors import InputError
 from sparse_control.records.code import changed_files, read_closure
 from sparse_control.records.jacobian_iss.freeze import content_sha256
 from sparse_control.records.paths import NULL_NAMES, STAGES, STUDY
-from sparse_control.tables.render import reproduce
 from sparse_control.verify import verify
-from tests.support.measured_root import MEDIUM, MODEL, bless, rehash
+from tests.support.measured_root import MEDIUM, MODEL, bless, rehash, reproduce
 
 PROJECT = Path(__file__).parent.parent.parent
 NULL = f"{MODEL}/nulls/redrawn_weights/jacobian_iss"

@@ -9,9 +9,8 @@ import pytest
 from sparse_control.errors import InputError
 from sparse_control.records import manifest
 from sparse_control.records.jacobian_iss.freeze import content_sha256
-from sparse_control.tables.render import reproduce
 from sparse_control.verify import verify
-from tests.support.measured_root import bless, measurement, rehash, write_lines
+from tests.support.measured_root import bless, measurement, rehash, reproduce, write_lines
 
 PROJECT = Path(__file__).parent.parent.parent
 RECORDS = "toy-model/six_axis/ioi.coverage_driver.P.jsonl"
