@@ -8,7 +8,7 @@ from prefect.cache_policies import NO_CACHE
 
 @task(name="tables", cache_policy=NO_CACHE, persist_result=False)
 def tables(root: str, out: str | None) -> list[str]:
-    """Recompute and render every table and figure of `root` into `out`, by default that of its paper folder; the files."""
+    """Recompute and render the tables and figures of `root` into `out`, by default its paper folder; the files."""
     from sparse_control import paper
 
     return [str(path) for path in paper.reproduce(Path(root), Path(out) if out else None)]

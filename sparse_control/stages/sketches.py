@@ -82,5 +82,9 @@ def layer_estimators(
     paths: ModelPaths, settings: EstimatorSettings, layer: int, lm: LanguageModel | None, corpus_ids: np.ndarray | None
 ) -> LayerEstimators:
     """The estimators of a layer: over the exact reference, or matrix-free, as the settings say."""
-    reference = load_reference(paths.reference(layer), settings.corpus_sizes) if settings.products == "exact_reference" else None
+    reference = (
+        load_reference(paths.reference(layer), settings.corpus_sizes)
+        if settings.products == "exact_reference"
+        else None
+    )
     return LayerEstimators(layer=layer, settings=settings, reference=reference, lm=lm, corpus_ids=corpus_ids)

@@ -134,7 +134,12 @@ def _climbed(
     start = starting_size(converged, settings.validation)
     attempts = climb(settings.estimator, settings.validation, start, stored)
     layer = sizes[0].layer
-    yield path, f"layer {layer}: direct_action", sorted({row.direct_action for row in rows}), [settings.estimator.products]
+    yield (
+        path,
+        f"layer {layer}: direct_action",
+        sorted({row.direct_action for row in rows}),
+        [settings.estimator.products],
+    )
     rungs = [attempt.rung for attempt in attempts]
     expected = [(rung.rank, rung.oversampling, rung.power_iterations, rung.corpus_size) for rung in rungs]
     yield path, f"layer {layer}: {SETTING}", [_setting(row) for row in rows], expected

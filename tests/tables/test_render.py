@@ -262,10 +262,13 @@ def test_reproduce_elsewhere_leaves_the_root_alone(root, tmp_path):
     before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
     paths = reproduce(root, tmp_path / "elsewhere")
     assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file()} == before
-    tables = root / "paper" / "tables"
-    assert {path.relative_to(tmp_path / "elsewhere"): path.read_bytes() for path in paths} == {
-        path.relative_to(tables): path.read_bytes() for path in tables.rglob("*") if path.is_file()
-    }
+    for folder, elsewhere in (
+        (root / "paper/tables", tmp_path / "elsewhere"),
+        (root / "paper/figures", tmp_path / "elsewhere/figures"),
+    ):
+        files = {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+        assert {name: (elsewhere / name).read_bytes() for name in files} == files
+    assert len(paths) == sum(path.is_file() and path.name != "MANIFEST.json" for path in (root / "paper").rglob("*"))
 
 
 def test_reproduce_of_nothing_is_refused(tmp_path):
@@ -275,6 +278,6 @@ def test_reproduce_of_nothing_is_refused(tmp_path):
 
 
 def test_reproduce_without_templates_is_one_line(root, tmp_path, monkeypatch):
-    monkeypatch.setattr("sparse_control.tables.render.project_folder", lambda: tmp_path)
+    monkeypatch.setattr("sparse_control.paper.project_folder", lambda: tmp_path)
     with pytest.raises(InputError, match="templates"):
         reproduce(root)

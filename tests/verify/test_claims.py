@@ -27,7 +27,7 @@ CLAIM = {
 @pytest.fixture
 def project(built_root, tmp_path, monkeypatch):
     """A project folder with its committed measurements, and one claim."""
-    monkeypatch.setattr("sparse_control.tables.render.project_folder", lambda: tmp_path)
+    monkeypatch.setattr("sparse_control.paper.project_folder", lambda: tmp_path)
     ignore = shutil.ignore_patterns("paper")
     shutil.copytree(built_root, tmp_path / "measurements", ignore=ignore)
     shutil.copytree(PROJECT / "paper" / "templates", tmp_path / "paper" / "templates")
