@@ -12,9 +12,9 @@ from sparse_control.records.paths import replaced_folder
 from sparse_control.stages import a_reference, b_validate, c_freeze, d_official, inputs
 from sparse_control.stages.other_facts import set_aside_other_facts
 from sparse_control.stages.queries import benchmark_queries, check_queries, entities_outside_corpus, with_facts
-from sparse_control.tables.render import reproduce
 from sparse_control.verify import verify
 from tests.support.facts import write_pararel
+from tests.support.measured_root import reproduce
 
 STAGES = (a_reference, b_validate, c_freeze, d_official)
 
