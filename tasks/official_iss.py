@@ -43,7 +43,7 @@ def corpus(cache: str, settings: Settings, weights: str, reads: list[Path]) -> d
 @task(persist_result=True, result_serializer="json")
 def stage(module: str, root: str, corpus: Path, settings: Settings, weights: str, reads: list[Path]) -> dict[str, str]:
     """Receipt of one stage: the `run` of its module. Its unfinished work stays until `ModelPaths.finish`."""
-    with exclusive():
+    with exclusive(settings, weights):
         return (
             import_module(module).run(corpus=corpus, root=Path(root), settings=settings, keep_unfinished=True).as_json()
         )
@@ -81,7 +81,7 @@ def official(
     """Stage D; `accept_code` says in words why a freeze made by other code is good enough."""
     from sparse_control.stages import d_official
 
-    with exclusive():
+    with exclusive(settings, weights):
         return d_official.run(
             corpus=corpus, root=Path(root), settings=settings, accept_code=accept_code, keep_unfinished=True
         ).as_json()
@@ -99,7 +99,7 @@ def reference_block(
     """One unit of stage A: the sum over the prompts `start` to `stop` of the corpus, all layers."""
     from sparse_control.stages import a_reference
 
-    with exclusive():
+    with exclusive(settings, weights):
         return a_reference.run_block(
             corpus=corpus, root=Path(root), settings=settings, start=start, stop=stop
         ).as_json()
@@ -117,5 +117,5 @@ def validate_layer(
     """One unit of stage B: the ladder on one layer."""
     from sparse_control.stages import b_validate
 
-    with exclusive():
+    with exclusive(settings, weights):
         return b_validate.run_layer(corpus=corpus, root=Path(root), settings=settings, layer=layer).as_json()

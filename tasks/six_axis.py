@@ -34,7 +34,7 @@ def study(
     from sparse_control.protocol.panels import PanelSources
 
     sources = PanelSources(mmlu, xstest)
-    with exclusive():
+    with exclusive(settings, weights):
         return protocol.run(
             root=Path(root), settings=settings, task=panel, selector=selector, condition=condition, sources=sources,
             replace=replace,
@@ -64,7 +64,7 @@ def record(
     from sparse_control.protocol.panels import PanelSources
 
     sources = PanelSources(mmlu, xstest)
-    with exclusive():
+    with exclusive(settings, weights):
         return protocol.run_seed(
             root=Path(root), settings=settings, task=panel, selector=selector, condition=condition, seed=seed,
             sources=sources, replace=replace,

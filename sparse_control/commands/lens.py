@@ -1,8 +1,9 @@
 """`lens`: published Jacobian-lens files, written, shown, and scored beside Raw-ISS. Never official ISS."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -10,6 +11,9 @@ from sparse_control.commands.options import log, model_option, preset_option, wa
 from sparse_control.commands.text import json_text
 from sparse_control.errors import InputError
 from sparse_control.project import project_folder
+
+if TYPE_CHECKING:
+    from sparse_control.models.identity import ModelIdentity
 
 
 class Layers(click.ParamType):
@@ -139,9 +143,8 @@ def lens_score(
 
     pin_threads(settings.threads)
     lm = load_model(settings.model, dtype=settings.dtype)
-    fitted_on = read.metadata.get("weights_sha256")
-    if fitted_on is not None and fitted_on != lm.provenance["weights_sha256"]:
-        log(printable(f"warning: the lens was fitted on other weights ({fitted_on}) than those of {lm.name}"))
+    if difference := _difference(read.metadata, lm.identity):
+        log(printable(f"warning: the lens was fitted on another model than {lm.name}: {difference}"))
     result = lens_iss(lm, read, settings, facts=facts, layers=layers)
     if as_json:
         result |= {"lens_sha256": sha256_file(file), "preset": preset, "provenance": lm.provenance}
@@ -157,6 +160,20 @@ def lens_score(
     sweep = [("lam_rel", "Lens-ISS", "Raw-ISS")]
     sweep += [(f"{row['lam_rel']:g}", _cell(row["lens_iss"]), _cell(row["raw_iss"])) for row in result["sweep"]]
     _print_table(sweep)
+
+
+def _difference(metadata: Mapping[str, Any], identity: "ModelIdentity") -> str:
+    """What the model that a lens was fitted on is not, in words; empty where nothing differs or nothing is said."""
+    from sparse_control.models.identity import ModelIdentity
+
+    if "model_identity" in metadata:
+        try:
+            fitted_on = ModelIdentity.from_provenance(metadata["model_identity"])
+        except (ValueError, LookupError, TypeError, AttributeError):
+            return "its model_identity is not readable"
+        return fitted_on.difference(identity) if fitted_on else "its model_identity is not readable"
+    fitted_on = metadata.get("weights_sha256")  # all that other writers keep
+    return "" if fitted_on in (None, identity.weights_sha256) else f"its weights have SHA-256 {fitted_on}"
 
 
 def _columns(row: dict[str, Any]) -> tuple[str, ...]:

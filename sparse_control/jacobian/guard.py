@@ -14,12 +14,11 @@ from torch.nn.modules import module as all_modules
 from sparse_control.arguments import elements, instance, whole_number
 from sparse_control.errors import UnsupportedModel
 from sparse_control.models.decode import DecodeStep
-from sparse_control.models.hooks import is_compiled
+from sparse_control.models.hooks import check_eager
 from sparse_control.models.language_model import LanguageModel
-from sparse_control.models.stream import full_stream
+from sparse_control.models.stream import check_no_autocast, full_stream
 
 _ALONE = threading.RLock()  # hooks and an attention of our own are on the model while a derivative is taken
-AUTOCAST_DEVICES = ("cpu", "cuda")
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}  # of a state
 
 
@@ -64,10 +63,7 @@ def check_mode(lm: LanguageModel) -> None:
     """
     if torch.is_inference_mode_enabled():
         raise UnsupportedModel(f"{lm.name}: derivatives are zero under torch.inference_mode; leave it first")
-    for device in {*AUTOCAST_DEVICES, lm.device.type}:
-        if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
-            dtype = str(torch.get_autocast_dtype(device)).removeprefix("torch.")
-            raise UnsupportedModel(f"{lm.name}: autocast to {dtype} is on for {device}; leave torch.autocast first")
+    check_no_autocast(lm)
     if torch._C._functorch.maybe_current_level() is not None or forward_ad._current_level >= 0:
         raise UnsupportedModel(f"{lm.name}: called inside torch.func or forward-mode differentiation; call it outside")
     if torch.is_anomaly_enabled():
@@ -88,12 +84,8 @@ def check_modules(lm: LanguageModel) -> None:
         UnsupportedModel: names the submodule.
     """
     lm.check_evaluation_mode()
+    check_eager(lm)
     for name, module in lm.model.named_modules():
-        if is_compiled(module):
-            raise UnsupportedModel(
-                f"{lm.name}: submodule {name or 'model'!r} is compiled, past which hooks may not be called; "
-                "load the model without torch.compile"
-            )
         if module._backward_hooks or module._backward_pre_hooks:
             raise UnsupportedModel(
                 f"{lm.name}: submodule {name or 'model'!r} has a backward hook, which can change derivatives; remove it"

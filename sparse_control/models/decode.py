@@ -20,7 +20,7 @@ from sparse_control.models.batches import group_by_length
 from sparse_control.models.hooks import STRANGER
 from sparse_control.models.language_model import LanguageModel
 from sparse_control.models.merge import merged_mlps
-from sparse_control.models.stream import block_input_as_leaf, capturing_stream, unwrap
+from sparse_control.models.stream import block_input_as_leaf, capturing_stream, check_no_autocast, unwrap
 
 TOKEN_DTYPES = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 DECODE_ATTENTION, SUFFIX_ATTENTION = "sparse_control_decode", "sparse_control_suffix"
@@ -54,9 +54,10 @@ def read_cache(lm: LanguageModel, tokens: Tensor) -> list[tuple[Tensor, Tensor]]
     Sliding windows keep fewer tokens, the last ones.
 
     Raises:
-        UnsupportedModel: the model keeps no plain keys and values per layer.
+        UnsupportedModel: the model keeps no plain keys and values per layer, or is run under autocast.
     """
-    layers = lm.model.base_model(input_ids=tokens, use_cache=True).cache.layers
+    check_no_autocast(lm)
+    layers = lm.layout.decoder(input_ids=tokens, use_cache=True).cache.layers
     if len(layers) != lm.n_layers or any(getattr(layer, "keys", None) is None for layer in layers):
         raise UnsupportedModel(f"{lm.name}: not every layer caches plain keys and values")
     return [(layer.keys, layer.values) for layer in layers]
@@ -265,7 +266,7 @@ class DecodeStep:
 
     def _forward(self) -> None:
         position = torch.tensor([[self._position]], device=self.lm.device)
-        self.lm.model.base_model(input_ids=self._last[None], position_ids=position, use_cache=False)
+        self.lm.layout.decoder(input_ids=self._last[None], position_ids=position, use_cache=False)
 
     def stream(self, first: int = 0, rows: int = 1) -> list[Tensor]:
         """h^0..h^L of the last token, (1, 1, d) each, with the graph from h^first on, a leaf that requires grad.

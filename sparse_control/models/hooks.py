@@ -6,7 +6,7 @@ once; and a context in which no forward ran did nothing and says so.
 """
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -72,9 +72,9 @@ def hooking(
         UnsupportedModel: the model is compiled or traced, or in training mode.
     """
     everything = tuple(lm.model.modules())
-    _check_eager(lm, everything)
+    check_eager(lm)
     context = _Context(lm, everything, frozenset([*inputs, *outputs]), begin)
-    decoder = lm.model.base_model
+    decoder = lm.layout.decoder
     _contexts.set((*_contexts.get(), context))
     try:
         with ExitStack() as hooks:
@@ -103,12 +103,17 @@ def is_compiled(module: nn.Module) -> bool:
     )
 
 
-def _check_eager(lm: LanguageModel, modules: Iterable[nn.Module]) -> None:
-    for module in modules:
+def check_eager(lm: LanguageModel) -> None:
+    """Refuse a model with a compiled submodule.
+
+    Raises:
+        UnsupportedModel: names the submodule.
+    """
+    for name, module in lm.model.named_modules():
         if is_compiled(module):
             raise UnsupportedModel(
-                f"{lm.name}: {type(module).__name__} is compiled, and compiled code passes hooks over; give the model "
-                "as it was before"
+                f"{lm.name}: submodule {name or 'model'!r} is compiled, and compiled code passes hooks over; "
+                "load the model without torch.compile"
             )
 
 
@@ -126,6 +131,7 @@ class _Context:
     thread: int = field(default_factory=threading.get_ident)
     running: set[nn.Module] | None = None  # in a forward: the modules that have run
     began: int = 0  # forwards
+    length: int = 0  # tokens of the one that runs
     strangers: bool = False  # whether another thread or task ran the model
     closed: bool = False
 
@@ -139,7 +145,7 @@ class _Context:
             if self.closed:  # a copy of the model, or code compiled within the context, still has the hook
                 return
             self._check_owner()
-            if decoder is not self.lm.model.base_model:
+            if decoder is not self.lm.layout.decoder:
                 raise InputError(f"{self.lm.name}: a copy of the model was made while it was hooked; copy it outside")
             if torch.compiler.is_compiling() or torch.jit.is_tracing():
                 raise UnsupportedModel(f"{self.lm.name}: cannot be compiled or traced while it is hooked")
@@ -147,7 +153,9 @@ class _Context:
                 self.lm.check_evaluation_mode()
             self.began += 1
             self.running = None
-            self.begin(Forward.of(args, kwargs))
+            forward = Forward.of(args, kwargs)
+            self.length = forward.length
+            self.begin(forward)
             self.running = set()
 
         return hook
@@ -184,7 +192,10 @@ class _Context:
                 return None
             self._count(module)
             first, *rest = output if isinstance(output, tuple) else (output,)
-            changed = act(first)
+            flat = first.ndim == 2  # (B T, width): some models put the tokens of all prompts into one list
+            changed = act(first.unflatten(0, (-1, self.length)) if flat else first)
+            if changed is not None and flat:
+                changed = changed.flatten(0, 1)
             return (changed, *rest) if changed is not None and isinstance(output, tuple) else changed
 
         return hook

@@ -12,12 +12,13 @@ from sparse_control.errors import UnsupportedModel
 
 @dataclass(frozen=True)
 class Names:
-    """Module paths of one layout: `blocks` and `final_norm` from the model, the other two from a block."""
+    """Module paths of one layout: `attention_output` and `mlp` from a block, the others from the model."""
 
     blocks: str = "model.layers"
     final_norm: str = "model.norm"
     attention_output: str = "self_attn.o_proj"
     mlp: str = "mlp"
+    decoder: str | None = None  # what the model itself calls, where that is not its `base_model`
 
 
 # Layouts that differ from the usual one, by `config.model_type`.
@@ -30,6 +31,9 @@ ODD_LAYOUTS = {
     "persimmon": Names("model.layers", "model.final_layernorm", "self_attn.dense", "mlp"),
     "gpt2": Names("transformer.h", "transformer.ln_f", "attn.c_proj", "mlp"),
     "gpt_neox": Names("gpt_neox.layers", "gpt_neox.final_layer_norm", "attention.dense", "mlp"),
+    "opt": Names(
+        "model.decoder.layers", "model.decoder.final_layer_norm", "self_attn.out_proj", "fc2", "model.decoder"
+    ),
     "phi": Names("model.layers", "model.final_layernorm", "self_attn.dense", "mlp"),
 }
 
@@ -38,9 +42,7 @@ ODD_LAYOUTS = {
 REFUSED = {
     "bloom": "its attention adds a bias by distance, in code of its own",
     "falcon": "its attention is code of its own and takes no keys and values from elsewhere",
-    "llama4_text": "its experts take the tokens of all prompts as one list, in which a position has no place",
     "mpt": "its attention adds a bias by distance, in code of its own",
-    "opt": "its MLP takes the tokens of all prompts as one list, in which a position has no place",
 }
 LAYER_TYPES = ("full_attention", "sliding_attention")  # by the names of configurations
 # What stands between an MLP and the residual stream, by its name in the block; `self_check` measures that it is all.
@@ -53,10 +55,11 @@ class Layout:
     """The modules the library hooks.
 
     Attributes:
+        decoder: the module that maps token ids to the final state, without the unembedding.
         blocks: the L blocks in order; block l maps h^l to h^(l+1).
         final_norm: the norm after the last block; its input is h^L.
         attention_outputs: per block, the attention output projection; its input is the heads side by side.
-        mlps: per block, the MLP.
+        mlps: per block, the MLP, or the projection it ends with where it is no module.
         mlp_outputs: per block, the module whose output, times the factor, the MLP adds to the residual stream: the MLP
             itself, or the norm that follows it.
         mlp_factors: that factor; 1 in most architectures.
@@ -64,6 +67,7 @@ class Layout:
         head_dim: width of one head in the input of the output projection.
     """
 
+    decoder: nn.Module
     blocks: tuple[nn.Module, ...]
     final_norm: nn.Module
     attention_outputs: tuple[nn.Module, ...]
@@ -104,10 +108,18 @@ def find_layout(model: nn.Module) -> Layout:
             raise UnsupportedModel(
                 f"model type {model_type!r} has layers of kind {kind!r}; {' and '.join(LAYER_TYPES)} are read"
             )
+    unembedding = getattr(model.get_output_embeddings(), "weight", None)
+    width = model.config.get_text_config().hidden_size
+    if unembedding is not None and unembedding.shape[-1] != width:
+        raise UnsupportedModel(
+            f"model type {model_type!r}: its unembedding reads {unembedding.shape[-1]} numbers and not the "
+            f"{width} of the residual stream"
+        )
     outputs = tuple(_descend(block, names.attention_output, model_type) for block in blocks)
     n_heads, head_dim = _heads(model, outputs)
     mlps = tuple(_descend(block, names.mlp, model_type) for block in blocks)
     return Layout(
+        decoder=model.base_model if names.decoder is None else _descend(model, names.decoder, model_type),
         blocks=tuple(blocks),
         final_norm=_descend(model, names.final_norm, model_type),
         attention_outputs=outputs,

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from sparse_control.arguments import choice, whole_number
 from sparse_control.models.hooks import Forward, hooking
 from sparse_control.models.language_model import LanguageModel
+from sparse_control.models.stream import check_no_autocast
 
 COMPONENTS = ("head", "mlp", "resid")
 MOST = 2**31 - 1  # layers, heads and positions
@@ -233,7 +234,9 @@ def capture_sites(lm: LanguageModel, input_ids: Tensor, sites: Sequence[Site]) -
 
     Raises:
         ValueError: a site outside the model or the prompt.
+        UnsupportedModel: under autocast.
     """
+    check_no_autocast(lm)
     length = input_ids.shape[1]
     lm.check_length(length)
     at = {site: _index(site, length) for site in sites}

@@ -9,6 +9,20 @@ from torch import Tensor, nn
 from sparse_control.errors import UnsupportedModel
 from sparse_control.models.language_model import LanguageModel
 
+AUTOCAST_DEVICES = ("cpu", "cuda")
+
+
+def check_no_autocast(lm: LanguageModel) -> None:
+    """Refuse to read a model under autocast, which computes in another dtype than the record says.
+
+    Raises:
+        UnsupportedModel: names the dtype and the device.
+    """
+    for device in {*AUTOCAST_DEVICES, lm.device.type}:
+        if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
+            dtype = str(torch.get_autocast_dtype(device)).removeprefix("torch.")
+            raise UnsupportedModel(f"{lm.name}: autocast to {dtype} is on for {device}; leave torch.autocast first")
+
 
 def unwrap(output: Tensor | tuple) -> Tensor:
     """The hidden state of a block's output, which is a tensor in some library versions and a tuple in others."""
@@ -71,10 +85,12 @@ def full_stream(lm: LanguageModel, input_ids: Tensor) -> list[Tensor]:
 
     Raises:
         InputError: T is beyond what the model reads (`LanguageModel.check_length`).
+        UnsupportedModel: under autocast, or the blocks do not run once each.
     """
+    check_no_autocast(lm)
     lm.check_length(input_ids.shape[1])
     with capturing_stream(lm) as stream:
-        lm.model.base_model(input_ids=input_ids, use_cache=False)
+        lm.layout.decoder(input_ids=input_ids, use_cache=False)
     if len(stream) != lm.n_layers + 1:
         raise UnsupportedModel(f"{lm.name}: {len(stream)} residual states captured, expected {lm.n_layers + 1}")
     return stream

@@ -18,7 +18,7 @@ from sparse_control.models.batches import group_by_length
 from sparse_control.models.decode import SUFFIX_ATTENTION, read_cache, using_attention
 from sparse_control.models.hooks import STRANGER
 from sparse_control.models.language_model import LanguageModel
-from sparse_control.models.stream import capturing_stream, changing_block_input
+from sparse_control.models.stream import capturing_stream, changing_block_input, check_no_autocast
 
 KEPT_BYTES = 1 << 28  # of unpatched states per set of prompts
 
@@ -196,7 +196,11 @@ def suffix_logits(lm: LanguageModel, suffixes: Suffixes, rows: int, first: int =
     Args:
         rows: copies of each prompt.
         first: block the forward starts at, from the unpatched states; no patch stands below it.
+
+    Raises:
+        UnsupportedModel: under autocast.
     """
+    check_no_autocast(lm)
     token = _active.set(suffixes)
     try:
         with using_attention(lm, SUFFIX_ATTENTION):

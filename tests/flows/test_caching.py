@@ -273,3 +273,23 @@ def test_a_file_that_several_keys_share_loses_nothing(root):
     for values in ([0], [0, 1], [0]):
         sharing(str(root), values)
     assert (root / "records.txt").read_text() == "0 1"
+
+
+def test_work_is_of_the_model_that_its_key_is_of(tmp_path):
+    """A file of the model changed before the work began, or while it went on: nothing is kept under the old key."""
+    from sparse_control.models.identity import model_identity
+    from sparse_control.settings import load_settings
+    from tasks.exclusive import exclusive
+    from tests.support.tiny import save_tiny
+
+    model = save_tiny(tmp_path / "model")
+    settings = load_settings(Path(__file__).parents[2] / "params.yaml", model=str(model))
+    weights = model_identity(str(model)).sha256
+    with exclusive(settings, weights):
+        pass
+    config = model / "config.json"
+    with pytest.raises(InputError, match="its files or the libraries here are not those the run began with"):
+        with exclusive(settings, weights):
+            config.write_text(config.read_text() + "\n")
+    with pytest.raises(InputError, match="are not those the run began with"), exclusive(settings, weights):
+        raise AssertionError("work began on another model")

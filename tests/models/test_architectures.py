@@ -2,11 +2,12 @@
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
 
 from sparse_control.errors import UnsupportedModel
 from sparse_control.models import LanguageModel, load_model
 from sparse_control.models.self_check import self_check
-from tests.support.architectures import TYPES, tiny_architecture
+from tests.support.architectures import TYPES, tiny_architecture, tiny_config
 from tests.support.examination import outcome, read_page
 
 # one of each kind of thing that has gone wrong
@@ -23,7 +24,10 @@ KINDS = {
     "gemma3n": ("refused", "the captured last state, normed again, is not"),  # shared keys and values, several streams
     "gemma4_text": ("refused", "heads of different sizes in different layers"),
     "kimi_linear": ("refused", "layers of kind 'linear_attention'"),
-    "opt": ("refused", "its MLP takes the tokens of all prompts as one list"),
+    "opt": ("supported", ""),  # the tokens of all prompts as one list in the MLP; positions with an offset
+    "bloom": ("refused", "its attention adds a bias by distance, in code of its own"),
+    "mpt": ("refused", "its attention adds a bias by distance, in code of its own"),
+    "falcon": ("refused", "its attention is code of its own"),
     "reformer": ("refused", "has no module 'model.layers'"),
     "rwkv": ("refused", "has no module 'model.layers'"),
 }
@@ -34,6 +38,14 @@ def test_one_of_each_kind(model_type):
     kind, reason = KINDS[model_type]
     found, why = outcome(model_type)
     assert found == kind and (reason in why)
+
+
+def test_an_unembedding_of_another_width_is_refused():
+    """The residual stream is then not what the unembedding reads, as with OPT's projections."""
+    config = tiny_config("opt")
+    config.word_embed_proj_dim = 16
+    with pytest.raises(UnsupportedModel, match="its unembedding reads 16 numbers and not the 32 of the residual"):
+        LanguageModel.wrap(AutoModelForCausalLM.from_config(config))
 
 
 @pytest.mark.slow

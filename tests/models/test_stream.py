@@ -7,7 +7,9 @@ from torch import nn
 from sparse_control.errors import UnsupportedModel
 from sparse_control.models.layout import find_layout
 from sparse_control.models.self_check import self_check
+from sparse_control.models.sites import Site, capture_sites
 from sparse_control.models.stream import full_stream, residual_stream, unwrap
+from sparse_control.models.suffix import read_suffixes, suffix_logits
 from tests.support.tiny import CONFIGS, N_LAYERS, WIDTH, prompt, tiny_model
 
 
@@ -90,3 +92,21 @@ def test_non_finite_weights_are_refused():
         lm.layout.blocks[0].mlp.down_proj.weight[0, 0] = float("nan")
     with pytest.raises(UnsupportedModel, match="not finite"):
         self_check(lm)
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda lm, ids: residual_stream(lm, ids),
+        lambda lm, ids: capture_sites(lm, ids, [Site("resid", 0)]),
+        lambda lm, ids: read_suffixes(lm, list(ids), 2),
+        lambda lm, ids: suffix_logits(lm, read_suffixes(lm, list(ids), ids.shape[1]), 1),
+    ],
+    ids=["states", "sites", "cache", "readouts"],
+)
+def test_nothing_is_read_under_autocast(read):
+    """A record says float32; autocast would make it bfloat16 and say nothing."""
+    lm, ids = tiny_model(), prompt(6)[None]
+    read(lm, ids)
+    with torch.autocast("cpu", torch.bfloat16), pytest.raises(UnsupportedModel, match="autocast to bfloat16 is on"):
+        read(lm, ids)

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from sparse_control.iss import internal_state_stability
 from sparse_control.jacobian.future_sum import future_sum_jacobian
 from sparse_control.jacobian.lens import RECORDED, read_lens, write_lens
 from sparse_control.models import LanguageModel, load_model
-from sparse_control.models.identity import model_label
+from sparse_control.models.identity import model_identity, model_label
 from sparse_control.models.stream import residual_stream
 from sparse_control.project import project_folder
 from sparse_control.stages.calibration import calibration_queries
@@ -207,7 +208,22 @@ def test_write_show_and_score(command, tmp_path, small_model):
 
 def test_other_weights_are_noted(command, write, small_settings):
     code, out, err = command("score", write({0: torch.eye(WIDTH)}, weights_sha256="0" * 64), "--facts", "calibration")
-    assert code == 0 and f"warning: the lens was fitted on other weights ({'0' * 64}) than those of small" in err
+    assert code == 0 and "warning: the lens was fitted on another model than small" in err
+    assert f"its weights have SHA-256 {'0' * 64}" in err
+
+
+def test_the_whole_identity_is_held_against_the_lens(command, write, small_settings, small_model):
+    """The same weights in another dtype, with another tokenizer or other libraries are another model."""
+    identity = model_identity(str(small_model))
+    other = replace(identity, dtype="bfloat16", versions=identity.versions | {"torch": "1.0"})
+    for found, told in (
+        (identity.as_provenance(), None),
+        (other.as_provenance(), f"dtype is bfloat16 and float32; torch is 1.0 and {identity.versions['torch']}"),
+        ({"identity": "0" * 64}, "its model_identity is not readable"),
+    ):
+        path = write({0: torch.eye(WIDTH)}, weights_sha256=identity.weights_sha256, model_identity=found)
+        code, _, err = command("score", path, "--facts", "calibration")
+        assert code == 0 and (told in err if told else "warning" not in err)
 
 
 def test_files_without_metadata_say_so(command, tmp_path):
