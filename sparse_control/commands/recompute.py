@@ -40,13 +40,14 @@ def reproduce(root: Path | None, out: Path | None, wait: bool) -> None:
 @root_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of lines.")
 @click.option("-v", "--verbose", is_flag=True, help="Every check, not only failures, warnings and skips.")
-def verify(root: Path | None, as_json: bool, verbose: bool) -> None:
+@click.option("--from-states", is_flag=True, help="Also recompute ISS from the transported states that are kept.")
+def verify(root: Path | None, as_json: bool, verbose: bool, from_states: bool) -> None:
     """Check hashes, records, tables, claims and provenance."""
     from sparse_control.records.paths import committed_root
     from sparse_control.verify import verify as run_checks
 
     project = project_folder()
-    checks = run_checks(root or committed_root(project), project)
+    checks = run_checks(root or committed_root(project), project, from_states=from_states)
     counted = [check for check in checks if check.status in ("ok", "FAIL")]
     failed = sum(check.status == "FAIL" for check in counted)
     if as_json:

@@ -105,7 +105,7 @@ def _result(paths: ModelPaths, match: re.Match[str]) -> Artefact:
 
 
 def _states(paths: ModelPaths, match: re.Match[str]) -> Artefact:
-    benchmark = match["states"] == "benchmark"
+    benchmark = match["states"] != "calibration"
     kind = "stage D: benchmark states" if benchmark else "stage A: states of the calibration prompts"
     return Artefact(kind=kind, facts=_frozen_facts(paths), inputs=_existing([paths.manifest]) if benchmark else ())
 
@@ -186,5 +186,5 @@ KINDS: tuple[tuple[str, Describe], ...] = (
     (_TENSORS, _tensors),
     (r"(?P<folder>(?P<what>low_rank_factors|alternatives)/.+?)(/metadata\.json)?", _factors),
     (r"(?P<folder>full_reference/[^/]+)(/metadata\.json)?", _reference),
-    (r"transported_states/[^/]+/(?P<states>[^/]+)\.safetensors", _states),
+    (r"transported_states/[^/]+/(?P<states>calibration|benchmark/\d+)\.safetensors", _states),
 )

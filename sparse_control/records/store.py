@@ -1,8 +1,8 @@
 """measurements/store.dvc: the estimators of the committed models, by whether DVC's store or git has them.
 
-Factors and their alternatives are in the store, and so are the exact Jacobians of the layers that alternatives were
-measured at; every other tensor is measured again where it is wanted. Metadata beside a tensor is in git, listed here
-because DVC takes no folder that git knows files of.
+Factors and their alternatives are in the store, and so are the exact Jacobians and the transported benchmark states of
+the layers that alternatives were measured at; every other tensor is measured again where it is wanted. Metadata beside
+a tensor is in git, listed here because DVC takes no folder that git knows files of.
 """
 
 from collections.abc import Iterator
@@ -14,7 +14,8 @@ from sparse_control.files import read_text
 from sparse_control.records.manifest import Manifest, read_manifest
 
 NAME = "store.dvc"
-ESTIMATORS = ("full_reference", "low_rank_factors", "alternatives")  # folders of jacobian_iss/ that hold tensors
+TENSORS = ("full_reference", "low_rank_factors", "alternatives", "transported_states")  # folders of jacobian_iss/
+BY_LAYER = ("full_reference", "transported_states")  # of these the layers with alternatives alone
 FREEZE = "jacobian_iss/freeze_manifest.json"
 
 
@@ -27,13 +28,13 @@ def kept(manifest: Manifest) -> Iterator[tuple[str, bool]]:
     layers = {(path.split("/")[0], Path(path).parent.name) for path in alternatives}
     for path in sorted({*manifest.measurements, *manifest.binaries}):
         model, part, folder = path.split("/")[:3]
-        if part != "jacobian_iss" or folder not in ESTIMATORS:
+        if part != "jacobian_iss" or folder not in TENSORS:
             continue
         if path in manifest.measurements:
             yield path, False
         elif f"{model}/{FREEZE}" not in manifest.measurements:
             continue
-        elif folder != "full_reference" or (model, Path(path).stem) in layers:
+        elif folder not in BY_LAYER or (model, Path(path).stem) in layers:
             yield path, True
 
 

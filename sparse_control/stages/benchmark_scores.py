@@ -24,14 +24,14 @@ class LayerScore:
         tables: per fact: official ISS where the layer is validated, and Raw-ISS.
         row: of `per_layer` in the summary.
         sweep: rows of the summary, one per penalty.
-        transported: states in the reduced coordinates of each reported sketch seed, by name.
+        transported: (N, r) states in the reduced coordinates of each reported sketch seed; none where unresolved.
     """
 
     layer: int
     tables: list[pd.DataFrame]
     row: dict[str, Any]
     sweep: list[dict[str, Any]]
-    transported: dict[str, Tensor]
+    transported: list[Tensor]
 
 
 def score_layer(
@@ -85,8 +85,7 @@ def score_layer(
         }
         for value in sweep
     ]
-    names = [f"{layer}" if not index else f"{layer}.{index}" for index in range(len(transported))]
-    return LayerScore(layer, tables, row, rows, dict(zip(names, transported, strict=True)))
+    return LayerScore(layer, tables, row, rows, transported)
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """Stage D: official ISS on validated layers and Raw-ISS, from the frozen estimators alone (source document, 10, 11)."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,9 @@ from sparse_control.files import sha256_json, write_json, write_json_lines
 from sparse_control.iss.benchmark import check_separation
 from sparse_control.iss.uncertainty import relation_bootstrap
 from sparse_control.receipt import Receipt
+from sparse_control.records.benchmark_states import RowLabels, header, layer_file, layer_files, tensor_names
 from sparse_control.records.jacobian_iss.freeze import FreezeManifest
-from sparse_control.records.paths import RESULTS, save_stages_closure, stages_code_sha256
+from sparse_control.records.paths import RESULTS, ModelPaths, save_stages_closure, stages_code_sha256
 from sparse_control.settings import Settings
 from sparse_control.stages.benchmark_scores import OFFICIAL, RAW, LayerScore, mean_or_none, score_layer
 from sparse_control.stages.c_freeze import load_freeze, load_reported_factors
@@ -65,6 +67,7 @@ def run(
         for layer in tqdm(window, desc="official ISS", unit="layer")
     ]
     written = _save_results(inputs, freeze, scores, _accuracy(labels, states.answered), accept_code)
+    written += _save_states(paths, scores, labels, inputs.lm.width)
     save_stages_closure(root)
     if not keep_unfinished:
         paths.finish(NAME)
@@ -81,7 +84,7 @@ def _save_results(
     accuracy: dict[str, Any],
     accept_code: str | None,
 ) -> list[Path]:
-    """Write the four result files and the transported states."""
+    """Write the four result files."""
     paths, settings = inputs.paths, inputs.settings
     every = pd.concat([table for score in scores for table in score.tables], ignore_index=True)
     per_fact = _per_fact(every)
@@ -102,9 +105,6 @@ def _save_results(
         status: [score.layer for score in scores if freeze.layers[str(score.layer)].status == status]
         for status in ("validated", "unresolved")
     }
-    transported = {name: z for score in scores for name, z in score.transported.items()}
-    if transported:
-        save_tensors(paths.states("benchmark"), transported)
     write_json_lines(paths.iss_file("fact_layers"), _rows(paths.model, every))
     write_json_lines(paths.iss_file("facts"), _rows(paths.model, per_fact))
     write_json(
@@ -126,7 +126,21 @@ def _save_results(
     )
     per_layer = [{"layer": score.layer, "raw_iss": score.row["raw_iss"]} for score in scores]
     write_json(paths.iss_file("raw"), {"model": paths.model, "per_layer": per_layer, **raw, "provenance": provenance})
-    return [*map(paths.iss_file, RESULTS), *([paths.states("benchmark")] if transported else [])]
+    return [*map(paths.iss_file, RESULTS)]
+
+
+def _save_states(paths: ModelPaths, scores: Sequence[LayerScore], labels: Labels, width: int) -> list[Path]:
+    """Write the transported states of every validated layer, and remove those of layers that are no longer."""
+    rows = header(RowLabels(facts=labels.facts, relations=labels.relations, families=labels.families, width=width))
+    written = {score.layer: layer_file(paths, score.layer) for score in scores if score.transported}
+    for score in scores:
+        if score.layer in written:
+            names = tensor_names(len(score.transported))
+            save_tensors(written[score.layer], dict(zip(names, score.transported, strict=True)), rows)
+    for layer, path in layer_files(paths).items():
+        if layer not in written:
+            path.unlink()
+    return list(written.values())
 
 
 def _per_fact(every: pd.DataFrame) -> pd.DataFrame:

@@ -109,9 +109,10 @@ def _first_tokens(lm: LanguageModel, final: Tensor) -> list[int]:
     return lm.model.get_output_embeddings()(hidden).argmax(-1).tolist()
 
 
-def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+def save_tensors(path: Path, tensors: Mapping[str, Tensor], header: dict[str, str] | None = None) -> None:
     """Write named float32 tensors as safetensors; the same tensors give the same bytes."""
-    write_bytes(path, safetensors.torch.save({name: tensor.float().contiguous() for name, tensor in tensors.items()}))
+    single = {name: tensor.float().contiguous() for name, tensor in tensors.items()}
+    write_bytes(path, safetensors.torch.save(single, header))
 
 
 def load_tensors(path: Path) -> dict[str, Tensor]:

@@ -25,6 +25,7 @@ from sparse_control.verify.reading import Model, Study, read_model
 from sparse_control.verify.rendered import table_checks
 from sparse_control.verify.rules import broken_rules
 from sparse_control.verify.six_axis import six_axis_checks
+from sparse_control.verify.states import state_checks
 from sparse_control.verify.validation import broken_validation
 
 __all__ = ["Check", "verify"]
@@ -38,8 +39,11 @@ OF_A_STUDY: tuple[tuple[str, str, Callable[[IssRecords], Iterator[Finding]]], ..
 )
 
 
-def verify(root: Path, project: Path) -> list[Check]:
+def verify(root: Path, project: Path, *, from_states: bool = False) -> list[Check]:
     """Run every check over `root`; templates, claims and values come from `project`.
+
+    Args:
+        from_states: whether official ISS is recomputed from the transported states that are there.
 
     Raises:
         InputError: nothing can be checked: the folder is missing, unreadable, or without any measurement.
@@ -58,6 +62,8 @@ def verify(root: Path, project: Path) -> list[Check]:
     checks.append(check)
     for model in models:
         checks += _model_checks(model)
+        for study in model.studies if from_states else ():
+            checks += state_checks(study)
     checks += unhashed_checks(
         root, {name for model in models for study in model.studies for name in frozen_names(study)}
     )

@@ -35,8 +35,8 @@ def measured(whole_root):
     (references / "2.safetensors").write_bytes(b"x")
     content = {"model": MODEL, "corpus_sha256": "d" * 64, "position": "final", "code_sha256": "c" * 64}
     (references / "metadata.json").write_text(json.dumps(content))
-    (base / "transported_states/toy-model").mkdir(parents=True)
-    for name in ("calibration", "benchmark"):
+    (base / "transported_states/toy-model/benchmark").mkdir(parents=True)
+    for name in ("calibration", "benchmark/2"):
         (base / f"transported_states/toy-model/{name}.safetensors").write_bytes(b"x")
     (whole_root / "corpus").mkdir()
     corpus = {"source": {"package": "somewhere==1"}, "windows_sha256": "d" * 64, "ids": [1, 2], "settings": {"seed": 0}}
@@ -85,7 +85,7 @@ def test_a_table_leads_back_to_weights_and_corpus(measured):
         (f"{ISS}/low_rank_factors/toy-model/2/Q.pt", ["stage B: a factor", "seed: 0", "CHANGED"]),
         (f"{ISS}/alternatives/svd/toy-model/2/B.pt", ["never official", "full_reference/toy-model/2.safet"]),
         (f"{ISS}/full_reference/toy-model/2.safetensors", ["stage A", "revision: r1", "corpus.json"]),
-        (f"{ISS}/transported_states/toy-model/benchmark.safetensors", ["stage D", "freeze_manifest.json"]),
+        (f"{ISS}/transported_states/toy-model/benchmark/2.safetensors", ["stage D", "freeze_manifest.json"]),
         ("toy-model/six_axis/ioi.driver_omp.P.jsonl", ["six-axis", "seeds: 0, 1, 2", "params sha256: bbbb"]),
         (f"{NULL}/iss_model_summary.json", ["weights redrawn: seed 0", f"{NULL}/freeze", "null: redrawn_w"]),
         ("paper/tables/ladder.tex", ["medium-model/jacobian_iss/validation/per_model", f"{ISS}/validation/per_model"]),
