@@ -62,7 +62,7 @@ def edited(path, change):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda tensors, header: ({name: z[::-1].copy() for name, z in tensors.items()}, header), "from states"),
+        (lambda tensors, header: ({name: np.roll(z, 1, axis=0) for name, z in tensors.items()}, header), "from states"),
         (lambda tensors, header: ({name: z[1:] for name, z in tensors.items()}, header), "expected finite numbers of"),
         (
             lambda tensors, header: ({name: z * np.nan for name, z in tensors.items()}, header),
@@ -77,7 +77,7 @@ def edited(path, change):
     ],
 )
 def test_states_that_say_something_else_fail(measured, paths_of, change, words):
-    path = next(iter(layer_files(paths_of(measured)).values()))
+    path = list(layer_files(paths_of(measured)).values())[-1]  # at layer 0 a family's prompts end alike
     edited(path, change)
     (failed,) = [check for check in state_checks_of(measured) if check.status == "FAIL"]
     assert words in failed.detail and path.name in str(failed)
