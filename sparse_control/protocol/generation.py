@@ -89,49 +89,75 @@ def generate(
         InputError: the patched logits are not finite.
         UnsupportedModel: a submodule in training mode, which draws anew in every forward.
     """
-    instance("lm", lm, LanguageModel)
-    instance("intervention", intervention, Intervention)
-    if pair is not None:
-        instance("pair", pair, Pair)
-    if isinstance(prompt, str) and lm.tokenizer is None:
-        raise ValueError(f"prompt must be token ids, as the model has no tokenizer, got {brief(prompt)}")
-    ids = as_prompt(lm, lm.encode(prompt) if isinstance(prompt, str) else prompt, "prompt")
-    doses = [real_number(f"doses[{index}]", dose) for index, dose in enumerate(elements("doses", doses))]
-    if not doses:
-        raise ValueError("doses: none given")
-    choice("phases", phases, PHASES)
-    max_tokens = whole_number("max_tokens", max_tokens, 1)
-    temperature = real_number("temperature", temperature)
-    if temperature < 0:
-        raise ValueError(f"temperature must not be negative, got {temperature!r}")
-    whole_number("seed", seed, 0)
-    _check_room(lm, len(ids), max_tokens)
-    _check_places(lm, intervention, phases, len(ids))
-    contrasts = _contrasts(lm, intervention, phases, ids, pair)
     instance("together", together, bool)
+    call = _Call.checked(lm, intervention, prompt, doses, phases, max_tokens, temperature, seed, pair)
     stop = _stop_ids(lm) if stop_ids is None else _checked_stop_ids(stop_ids)
-
-    rows = [doses] if together else [[dose] for dose in doses]
-    generations = []
-    for group in rows:
-        additions = intervention.additions(group, contrasts, 1, [] if pair is None else [pair.sign])
-        added = {site: value[0] for site, value in additions.items()}  # (R, width)
-        live = added if any(group) else {}
-        draws = [stream(seed, "generation", "none", "sampling") for _ in group]
+    generations: list[Generation] = []
+    for group in [call.doses] if together else [[dose] for dose in call.doses]:
+        additions = intervention.additions(group, call.contrasts, 1, [] if pair is None else [pair.sign])
+        live = {site: value[0] for site, value in additions.items()} if any(group) else {}  # (R, width)
+        moving = {replace(site, position=-1): value for site, value in live.items()}
         generations += _continued(
             lm,
-            ids,
+            call.ids,
             group,
             in_prompt=live if phases != "generation" else {},
-            in_generation={replace(site, position=-1): value for site, value in live.items()}
-            if phases != "prompt"
-            else {},
-            max_tokens=max_tokens,
-            temperature=temperature,
-            draws=draws,
+            in_generation=moving if phases != "prompt" else {},
+            max_tokens=call.max_tokens,
+            temperature=call.temperature,
+            draws=[stream(seed, "generation", "none", "sampling") for _ in group],
             stop=stop,
         )
     return tuple(generations)
+
+
+@dataclass(frozen=True, eq=False)
+class _Call:
+    """The arguments of `generate`, checked and converted.
+
+    Attributes:
+        ids: of the prompt (T,).
+        contrasts: of the pair, for rule P.
+    """
+
+    ids: Tensor
+    doses: list[float]
+    max_tokens: int
+    temperature: float
+    contrasts: Mapping[Site, Tensor]
+
+    @classmethod
+    def checked(
+        cls,
+        lm: LanguageModel,
+        intervention: Intervention,
+        prompt: str | Sequence[int] | Tensor,
+        doses: Sequence[float],
+        phases: Phases,
+        max_tokens: int,
+        temperature: float,
+        seed: int,
+        pair: Pair | None,
+    ) -> "_Call":
+        instance("lm", lm, LanguageModel)
+        instance("intervention", intervention, Intervention)
+        if pair is not None:
+            instance("pair", pair, Pair)
+        if isinstance(prompt, str) and lm.tokenizer is None:
+            raise ValueError(f"prompt must be token ids, as the model has no tokenizer, got {brief(prompt)}")
+        ids = as_prompt(lm, lm.encode(prompt) if isinstance(prompt, str) else prompt, "prompt")
+        doses = [real_number(f"doses[{index}]", dose) for index, dose in enumerate(elements("doses", doses))]
+        if not doses:
+            raise ValueError("doses: none given")
+        choice("phases", phases, PHASES)
+        max_tokens = whole_number("max_tokens", max_tokens, 1)
+        temperature = real_number("temperature", temperature)
+        if temperature < 0:
+            raise ValueError(f"temperature must not be negative, got {temperature!r}")
+        whole_number("seed", seed, 0)
+        _check_room(lm, len(ids), max_tokens)
+        _check_places(lm, intervention, phases, len(ids))
+        return cls(ids, doses, max_tokens, temperature, _contrasts(lm, intervention, phases, ids, pair))
 
 
 def _continued(

@@ -61,31 +61,43 @@ def measure(
         InputError: a readout is not finite.
         UnsupportedModel: a submodule in training mode.
     """
+    doses = _checked(lm, intervention, evaluate, reuse, doses, feedback)
+    evaluated = _split(lm, evaluate, intervention, reader)
+    contrasts = {site: evaluated.contrasts[site] for site in intervention.support}
+    _check_contrasts(intervention, contrasts)
+    parts: dict[str, Any] = {
+        "norms": _norms(evaluated, intervention, contrasts),
+        "evaluate": _evaluation(evaluated, intervention, doses, contrasts),
+        "reversal": _reversal(evaluated, intervention, contrasts),
+    } | dict.fromkeys(("feedback", "preservation", "reuse"))
+    if feedback is not None:
+        parts["feedback"] = _feedback(evaluated, intervention, feedback)
+    if off_target is not None:
+        panel = _panel(lm, off_target, intervention, reader)
+        parts["preservation"] = measured_preservation(panel, intervention, doses, contrasts, evaluated.signs)
+    if reuse is not None:
+        unseen = _split(lm, reuse, intervention, reader)
+        parts["reuse"] = _reuse(unseen, intervention, contrasts, refit_strengths)
+    return parts
+
+
+def _checked(
+    lm: LanguageModel,
+    intervention: Intervention,
+    evaluate: Sequence[Pair] | Split,
+    reuse: Sequence[Pair] | Split | None,
+    doses: Sequence[float],
+    feedback: FeedbackPlan | None,
+) -> list[float]:
+    """The doses, once every argument of `measure` is known to be fit for use and before anything is read."""
     instance("intervention", intervention, Intervention).check(lm)
-    doses = _checked_doses(doses)
-    for name, pairs in (("evaluate", evaluate), ("reuse", reuse)):  # both before anything is read
+    checked = _checked_doses(doses)
+    for name, pairs in (("evaluate", evaluate), ("reuse", reuse)):
         if not isinstance(pairs, Split) and (name == "evaluate" or pairs is not None):
             check_readable(lm, pairs, name)
     if feedback is not None:
         instance("feedback", feedback, FeedbackPlan)
-    evaluated = _split(lm, evaluate, intervention, reader)
-    contrasts = {site: evaluated.contrasts[site] for site in intervention.support}
-    _check_contrasts(intervention, contrasts)
-    parts = {
-        "norms": _norms(evaluated, intervention, contrasts),
-        "evaluate": _evaluation(evaluated, intervention, doses, contrasts),
-        "reversal": _reversal(evaluated, intervention, contrasts),
-    }
-    if off_target is not None and not isinstance(off_target, OffTargetPanel):
-        off_target = OffTargetPanel.read(lm, off_target, intervention.support, reader)
-    spared = off_target and measured_preservation(off_target, intervention, doses, contrasts, evaluated.signs)
-    return parts | {
-        "feedback": None if feedback is None else _feedback(evaluated, intervention, feedback),
-        "preservation": spared,
-        "reuse": None
-        if reuse is None
-        else _reuse(_split(lm, reuse, intervention, reader), intervention, contrasts, refit_strengths),
-    }
+    return checked
 
 
 def _checked_doses(doses: Sequence[float]) -> list[float]:
@@ -103,6 +115,16 @@ def _check_contrasts(intervention: Intervention, contrasts: Mapping[Site, Tensor
 
 def _split(lm: LanguageModel, pairs: Sequence[Pair] | Split, intervention: Intervention, reader: Reader) -> Split:
     return pairs if isinstance(pairs, Split) else Split.read(lm, pairs, intervention.support, reader)
+
+
+def _panel(
+    lm: LanguageModel,
+    off_target: Sequence[OffTargetPrompt] | OffTargetPanel,
+    intervention: Intervention,
+    reader: Reader,
+) -> OffTargetPanel:
+    given = isinstance(off_target, OffTargetPanel)
+    return off_target if given else OffTargetPanel.read(lm, off_target, intervention.support, reader)
 
 
 def _norms(split: Split, intervention: Intervention, contrasts: Mapping[Site, Tensor]) -> dict[str, Any]:
