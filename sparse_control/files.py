@@ -16,6 +16,7 @@ import yaml
 from sparse_control.errors import InputError
 
 LARGEST_TEXT = 256 << 20  # bytes; parsed JSON takes ten times as much memory, a paper's records take a thousandth
+YAML_DEPTH = 100  # mappings and lists within each other
 TEMPORARY = ".part"  # how the name of a file ends that is being written
 _UNFINISHED = re.compile(r"\.sparse-control-([0-9a-f]{8})-(\d{1,10})-[0-9a-f]{16}" + re.escape(TEMPORARY))
 
@@ -215,17 +216,8 @@ def read_json_lines(path: Path) -> list[Any]:
     return [parse_json(line, f"{path}:{number}") for number, line in enumerate(lines, start=1)]
 
 
-class _PlainLoader(yaml.SafeLoader):
-    """Safe YAML of mappings, lists and scalars alone: a key stands once, and nothing refers to anything else.
-
-    Few bytes of aliases stand for gigabytes once they are written out, as in an error message.
-    """
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.AliasEvent):
-            event = self.peek_event()
-            raise yaml.constructor.ConstructorError(None, None, f"alias *{event.anchor} is not read", event.start_mark)
-        return super().compose_node(parent, index)
+class _PlainLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
+    """Safe YAML in which a key stands once."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict:
         content = super().construct_mapping(node, deep=deep)
@@ -234,10 +226,26 @@ class _PlainLoader(yaml.SafeLoader):
         return content
 
 
+def _check_events(text: str) -> None:
+    """Refuse aliases, as few bytes of them stand for gigabytes once they are written out, and a depth beyond need.
+
+    The loader in C recurses into what is nested without a limit of its own.
+    """
+    depth = 0
+    for event in yaml.parse(text, Loader=_PlainLoader):
+        if isinstance(event, yaml.AliasEvent):
+            raise yaml.constructor.ConstructorError(None, None, f"alias *{event.anchor} is not read", event.start_mark)
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > YAML_DEPTH:
+            message = f"nested more than {YAML_DEPTH} deep"
+            raise yaml.constructor.ConstructorError(None, None, message, event.start_mark)
+
+
 def read_yaml(path: Path) -> Any:
     """Read one YAML value; aliases and repeated keys are refused, errors name the file and the line."""
     text = read_text(path)
     try:
+        _check_events(text)
         return yaml.load(text, Loader=_PlainLoader)
     except (yaml.YAMLError, RecursionError, ValueError, TypeError, OverflowError, AttributeError) as error:
         raise InputError(f"{path}: not valid YAML: {' '.join(str(error).split())[:300]}") from error

@@ -193,7 +193,9 @@ def test_a_name_of_full_length_can_be_written(tmp_path):
         ("[1, 2]: 3", "unhashable key"),
         ("a: !!python/object:os.system x", "could not determine a constructor"),
         ("a: 2020-99-99", "month must be in 1..12"),
-        ("[" * 5000, "recursion"),
+        ("[" * 5000, "nest"),
+        ("[" * 200 + "]" * 200, "nested more than 100 deep"),
+        ("- " * 5000 + "a", "nest"),
         ("a: [", "while parsing a flow node"),
     ],
 )

@@ -32,6 +32,13 @@ def tiny(monkeypatch):
         yield measured
 
 
+@pytest.fixture
+def computed(monkeypatch):
+    """As `tiny`, with nothing taken from the tests before."""
+    with tiny_studies(monkeypatch, computed=True) as measured:
+        yield measured
+
+
 def run(root, **changes):
     arguments = {"task": "ioi", "selector": "driver_omp", "condition": "P", "settings": settings()}
     return study.run(root=root, **arguments | changes)
@@ -62,12 +69,12 @@ def test_records_follow_the_schema(tiny, tmp_path, selector, condition, effects)
             assert record.norms.contrast == record.norms.direction
 
 
-def test_a_rerun_is_byte_identical_and_keeps_what_is_there(tiny, tmp_path):
+def test_a_rerun_is_byte_identical_and_keeps_what_is_there(computed, tmp_path):
     run(tmp_path)
     first = path(tmp_path).read_bytes()
-    assert len(tiny) == 2
+    assert len(computed) == 2
     run(tmp_path)
-    assert path(tmp_path).read_bytes() == first and len(tiny) == 2
+    assert path(tmp_path).read_bytes() == first and len(computed) == 2
     study._fitting.cache_clear()
     run(tmp_path / "again")
     assert path(tmp_path / "again").read_bytes() == first
@@ -257,7 +264,6 @@ def test_an_interrupted_run_keeps_its_finished_seeds(tiny, tmp_path, monkeypatch
     run(tmp_path)
     assert [row["seed"] for row in read_json_lines(path(tmp_path))] == [0, 1] and len(tiny) == 2
     assert not (path(tmp_path).parent / ".parts").exists()
-    study._fitting.cache_clear()
     run(tmp_path / "at_once")
     assert path(tmp_path).read_bytes() == path(tmp_path / "at_once").read_bytes()
 
@@ -281,24 +287,23 @@ def test_killed_around_any_write_it_goes_on_with_what_was_written(tiny, tmp_path
     run(tmp_path)
     assert len(tiny) == (3 if name == "write_json" and not after else 2), "at most the record in hand is lost"
     assert not (path(tmp_path).parent / ".parts").exists()
-    study._fitting.cache_clear()
     run(tmp_path / "at_once")
     assert path(tmp_path).read_bytes() == path(tmp_path / "at_once").read_bytes()
 
 
-def test_one_record_at_a_time_in_any_order_gives_the_same_file(tiny, tmp_path):
+def test_one_record_at_a_time_in_any_order_gives_the_same_file(computed, tmp_path):
     for seed in (1, 0):
         arguments = {"task": "ioi", "selector": "driver_omp", "condition": "P", "settings": settings(), "seed": seed}
         first = study.run_seed(root=tmp_path, **arguments)
         assert study.run_seed(root=tmp_path, **arguments) == first and first.broken(tmp_path) == []
-    assert len(tiny) == 2 and read_all_measurements(tmp_path) == []
+    assert len(computed) == 2 and read_all_measurements(tmp_path) == []
     run(tmp_path)
-    assert len(tiny) == 2
+    assert len(computed) == 2
     study._fitting.cache_clear()
     run(tmp_path / "at_once")
     assert path(tmp_path).read_bytes() == path(tmp_path / "at_once").read_bytes()
     again = study.run_seed(root=tmp_path, **arguments)
-    assert list(again.as_json()) == [path(tmp_path).relative_to(tmp_path).as_posix()] and len(tiny) == 4
+    assert list(again.as_json()) == [path(tmp_path).relative_to(tmp_path).as_posix()] and len(computed) == 4
     assert not (path(tmp_path).parent / ".parts").exists(), "a record of the assembled file is not measured again"
 
 
@@ -333,7 +338,7 @@ def test_a_broken_or_foreign_part_is_measured_again(tiny, tmp_path):
     assert len(tiny) == 4
 
 
-def test_selectors_and_conditions_of_a_seed_share_its_work(tiny, tmp_path, monkeypatch):
+def test_selectors_and_conditions_of_a_seed_share_its_work(computed, tmp_path, monkeypatch):
     calls = []
     inner = fitting.gated_pairs
     monkeypatch.setattr(fitting, "gated_pairs", lambda *args: calls.append(args[2:4]) or inner(*args))
@@ -343,7 +348,7 @@ def test_selectors_and_conditions_of_a_seed_share_its_work(tiny, tmp_path, monke
     assert calls == [("ioi", 0), ("ioi", 1)]
 
 
-def test_contexts_beyond_the_memory_allowed_are_read_again(tiny, tmp_path, monkeypatch):
+def test_contexts_beyond_the_memory_allowed_are_read_again(computed, tmp_path, monkeypatch):
     calls = []
     inner = fitting.gated_pairs
     monkeypatch.setattr(fitting, "gated_pairs", lambda *args: calls.append(args[2:4]) or inner(*args))
@@ -445,7 +450,7 @@ def test_wrong_way_is_the_share_of_pairs_that_move_away(tiny, tmp_path):
         assert evaluated.wrong_way[evaluated.doses.index(0.0)] == 0.0
 
 
-def test_a_model_that_cannot_take_the_prompts_is_a_result(tiny, tmp_path, monkeypatch):
+def test_a_model_that_cannot_take_the_prompts_is_a_result(computed, tmp_path, monkeypatch):
     def refuse(*_):
         raise UnsupportedModel("the model's tokenizer has no chat template")
 
@@ -514,7 +519,7 @@ def test_a_task_without_gaps_is_not_supported(tiny, tmp_path):
         assert record.reason == "0 of 4 fit pairs have a gap of at least 1e+06 logits; 1 are needed"
 
 
-def test_nothing_is_patched_before_the_gate(tiny, tmp_path, monkeypatch):
+def test_nothing_is_patched_before_the_gate(computed, tmp_path, monkeypatch):
     def refuse(*_):
         raise AssertionError("patched")
 

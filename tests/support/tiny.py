@@ -1,5 +1,7 @@
 """Random models of every supported architecture, three layers and 32 wide, built from configurations alone."""
 
+import copy
+from functools import lru_cache
 from pathlib import Path
 
 import torch
@@ -21,6 +23,7 @@ from transformers import (
     OlmoConfig,
     Phi3Config,
     PhiConfig,
+    PreTrainedModel,
     PreTrainedTokenizerFast,
     Qwen2Config,
     Qwen3Config,
@@ -71,6 +74,11 @@ CONFIGS = {
 
 def tiny_model(name: str = "llama", *, dtype: torch.dtype = torch.float32, seed: int = 0) -> LanguageModel:
     """A random model with weights large enough that every block matters."""
+    return LanguageModel.wrap(copy.deepcopy(_random_model(name, dtype, seed)), provenance={"name": f"tiny-{name}"})
+
+
+@lru_cache
+def _random_model(name: str, dtype: torch.dtype, seed: int) -> PreTrainedModel:
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         model = AutoModelForCausalLM.from_config(CONFIGS[name](), dtype=dtype)
@@ -78,7 +86,7 @@ def tiny_model(name: str = "llama", *, dtype: torch.dtype = torch.float32, seed:
             for parameter in model.parameters():
                 if parameter.ndim == 2:
                     parameter.mul_(5)
-    return LanguageModel.wrap(model.eval().requires_grad_(False), provenance={"name": f"tiny-{name}"})
+    return model.eval().requires_grad_(False)
 
 
 def words_tokenizer(n_words: int = VOCABULARY) -> PreTrainedTokenizerFast:

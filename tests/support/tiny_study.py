@@ -1,11 +1,14 @@
 """Studies of a random model with random pairs, in place of a named model and the panels."""
 
+import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 
 import pytest
 
+from sparse_control.models import LanguageModel
 from sparse_control.protocol import fitting, gate, stored, study
 from sparse_control.protocol.panels import Draw
 from sparse_control.protocol.preservation import OffTargetPanel
@@ -16,6 +19,7 @@ from tests.support.pairs import make_pairs
 from tests.support.tiny import prompt, tiny_model
 
 PARAMS = Path(__file__).parents[2] / "params.yaml"
+_SECTIONS: dict[tuple, dict] = {}
 
 
 def small_settings(**protocol) -> Settings:
@@ -29,11 +33,23 @@ def small_settings(**protocol) -> Settings:
     return base.model_copy(update={"threads": 1, "protocol": base.protocol.model_copy(update=small | protocol)})
 
 
-@contextmanager
-def tiny_studies(patch: pytest.MonkeyPatch) -> Iterator[list[RecordKey]]:
-    """Within the context studies are of a tiny model; the list grows by the key of every record that is measured."""
+@lru_cache
+def _shared_model() -> LanguageModel:
     lm = tiny_model()
     lm.provenance.update(lm.identity.as_provenance())
+    return lm
+
+
+@contextmanager
+def tiny_studies(patch: pytest.MonkeyPatch, *, computed: bool = False) -> Iterator[list[RecordKey]]:
+    """Within the context studies are of a tiny model; the list grows by the key of every record that is measured.
+
+    Args:
+        patch: undone by the caller.
+        computed: every record is; else the sections of a record that was measured before in this process, of the same
+            model and settings, are taken from there, for tests of files that do not care how they came about.
+    """
+    lm = _shared_model()
     measured: list[RecordKey] = []
 
     def pairs(task, _lm, split, n, seed, _sources):
@@ -43,15 +59,27 @@ def tiny_studies(patch: pytest.MonkeyPatch) -> Iterator[list[RecordKey]]:
         sites = gate.candidate_sites(lm, shared.protocol)
         return OffTargetPanel(("a", "b"), read_prompts(lm, [prompt(8).tolist()] * 2, sites))
 
+    inner = study.record_sections
+
+    def sections(shared, key):
+        measured.append(key)
+        if computed:
+            return inner(shared, key)
+        of = (shared.lm.identity.sha256, shared.protocol.model_dump_json(exclude={"seeds", "selectors"}), key)
+        if of not in _SECTIONS:
+            _SECTIONS[of] = inner(shared, key)
+        return copy.deepcopy(_SECTIONS[of])
+
     patch.setattr(study, "_model", lambda name, dtype: lm)
     patch.setattr(stored, "model_identity", lambda name, dtype: lm.identity)
     patch.setattr(stored, "model_label", lambda name: lm.name)
     patch.setattr(gate, "draw_pairs", pairs)
     patch.setattr(fitting.Fitting, "off_target", property(off_target))
-    inner = study.record_sections
-    patch.setattr(study, "record_sections", lambda *args: measured.append(args[1]) or inner(*args))
-    study._fitting.cache_clear()
+    patch.setattr(study, "record_sections", sections)
+    if computed:
+        study._fitting.cache_clear()
     try:
         yield measured
     finally:
-        study._fitting.cache_clear()
+        if computed:
+            study._fitting.cache_clear()
