@@ -505,11 +505,29 @@ def test_doctor_tells_the_mend(run, monkeypatch, tmp_path):
     monkeypatch.setenv("SPARSE_CONTROL_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(doctor, "_version", lambda package: None if package in ("torch", "numpy") else "1.0")
     code, out, _ = run("doctor")
-    assert code == 0
-    assert "missing torch: python -m pip install -c constraints.txt -e '.[measure]'" in out
-    assert "missing numpy: python -m pip install -c constraints.txt -e ." in out
-    assert "missing model smollm2-135m-instruct: python -m sparse_control models fetch smollm2-135m-instruct" in out
-    assert "missing corpus: python -m sparse_control corpus build" in out
+    assert code == 1
+    assert "missing  torch: python -m pip install -c constraints.txt -e '.[measure]' (needed for run)" in out
+    assert "missing  numpy: python -m pip install -c constraints.txt -e . (needed for reproduce, verify" in out
+    fetch = "python -m sparse_control models fetch"
+    assert f"missing  model smollm2-135m-instruct: {fetch} smollm2-135m-instruct (needed for run)" in out
+    assert f"optional model qwen2.5-coder-0.5b-instruct: {fetch} qwen2.5-coder-0.5b-instruct\n" in out
+    assert "optional corpus: a run builds it" in out
+    assert "reproduce, verify, show, score: not ready, needs numpy\n" in out
+    assert out.endswith("run: not ready, needs numpy, torch, model smollm2-135m-instruct\n")
+
+
+def test_doctor_without_what_is_optional_is_content(run, monkeypatch):
+    """The exit code is about what is needed alone."""
+    monkeypatch.setattr(doctor, "_version", lambda package: None if package in ("matplotlib", "dvc") else "1.0")
+    monkeypatch.setattr(doctor, "_models", lambda: iter(()))
+    code, out, _ = run("doctor")
+    assert code == 0 and "optional matplotlib: " in out and "missing" not in out
+    assert out.endswith("reproduce, verify, show, score: ready\nrun: ready\n")
+    found = json.loads(run("doctor", "--json")[1])
+    assert found["ready"] == {"reproduce, verify, show, score": True, "run": True}
+    assert {"state": "optional", "subject": "dvc", "needed_for": ""}.items() <= next(
+        one for one in found["findings"] if one["subject"] == "dvc"
+    ).items()
 
 
 def test_the_extras_are_those_of_the_project():
