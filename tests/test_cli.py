@@ -422,12 +422,18 @@ def test_a_run_hands_its_options_on(run, given_flow, tmp_path, command):
     options = ["--preset", "paper", "--model", "m", "--root", tmp_path]
     code, out, _ = run("run", command, *options)
     expected = {"preset": "paper", "model": "m", "root": str(tmp_path), "dask": None, "wait": False}
-    more = {"narrowed", "mmlu", "xstest", "replace"} if command == "six-axis" else {"accept_code"}
+    facts = {"facts", "prompts", "replace"}
+    more = {"narrowed", "mmlu", "xstest", "replace"} if command == "six-axis" else {"accept_code", *facts}
     assert code == 0 and {name: value for name, value in seen.items() if name not in more} == expected
     assert out.splitlines() == ["A: unchanged, 1 files", "B: measured, 0 files", f"{command}: m at preset paper in r"]
 
     assert run("run", command, *options, "--dask", "local:2", "--wait")[0] == 0
     assert seen["dask"] == "local:2" and seen["wait"] is True
+    if command != "six-axis":
+        assert (seen["facts"], seen["prompts"], seen["replace"]) == (None, None, False)
+        assert run("run", command, *options, "--facts", EXAMPLE, "--prompts", EXAMPLE)[0] == 0
+        assert (seen["facts"], seen["prompts"]) == (str(EXAMPLE), str(EXAMPLE))
+        assert (run("run", command, *options, "--replace")[0] == 0) is (command == "official-iss")
     accepted = run("run", command, *options, "--accept-code", "a comment was mended")
     if command in ("official-iss", "experiment-d"):
         assert accepted[0] == 0 and seen["accept_code"] == "a comment was mended"
@@ -462,7 +468,7 @@ def test_six_axis_hands_on_what_is_asked_for(run, given_flow, tmp_path):
     [
         (["--task", "mmlu"], ["task must be one of ioi, sentiment", "'mmlu'"]),
         (["--selector", "driver"], ["selector must be one of driver_omp", "'driver'"]),
-        (["--condition", "p"], ["condition must be one of P, F, got 'p'"]),
+        (["--condition", "p"], ["condition must be one of P, F, O, got 'p'"]),
         (["--seed", "-1"], ["seed must be a whole number from 0 on, got -1"]),
         (["--seed", "1.5"], ["'1.5' is not a valid integer"]),
         (["--seed", "3", "--seed", "3"], ["seed 3 is given twice"]),
