@@ -119,6 +119,8 @@ def read_facts(path: str | Path, prompts: str | Path | None = None, facts_per_re
     kind = _read_folder(path, read) if path.is_dir() else _read_own(path, read)
     if prompts is not None:
         _read_own(prompts, read)
+    if kind == "pararel":
+        _drop_single_families(read)
     facts = _by_relation(path, read, facts_per_relation)
     digest = hashlib.sha256("".join(f"{file.name} {sha256_file(file)}\n" for file in read.files).encode()).hexdigest()
     own = {relation: read.prompts[relation] for relation in facts}
@@ -154,7 +156,10 @@ def _by_relation(path: Path, read: _Read, most: int | None) -> dict[str, list[Ow
             del found[relation]
     if not found:
         told = ", ".join(f"{count} dropped as {reason}" for reason, count in read.dropped.items())
-        raise InputError(f"{path}: no relation has two facts that can be asked{'; ' + told if told else ''}")
+        raise InputError(
+            f"{path}: no relation has two facts that can be asked{'; ' + told if told else ''}; a relation needs two "
+            "facts, and prompts of two families (--prompts)"
+        )
     return found
 
 
@@ -270,7 +275,6 @@ def _read_pararel(folder: Path, read: _Read) -> str:
         for where, row in _objects(path):
             _add_pattern(read, where, path.stem, _text(where, row, "lemma"), row.get("pattern"))
         _add_triples(read, vocabulary)
-    _drop_single_families(read)
     return "pararel"
 
 

@@ -12,6 +12,7 @@ from flows.parameters import USES, checked_run, checked_settings, made_root
 from flows.reproduce import reproduce
 from flows.six_axis import six_axis
 from sparse_control.errors import InputError, NotAvailable
+from tests.support.facts import write_pararel
 from tests.support.lock import held
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -205,3 +206,51 @@ def test_a_cluster_that_cannot_be_is_one_line(monkeypatch, dask):
     with pytest.raises(InputError, match=f"^dask {dask}: "):
         check_dask(dask)
     check_dask("local:2")
+
+
+def own_facts(flow="official-iss", **more):
+    return lambda folder, root: checked_run(flow, "smoke", None, str(root), facts=str(folder), **more)
+
+
+def test_the_key_of_work_has_the_facts_and_not_where_they_are(tmp_path):
+    from tasks.official_iss import corpus, official, reference
+
+    def keys(folder, name="pararel"):
+        path = write_pararel(tmp_path / folder / name)
+        settings = own_facts()(path, tmp_path / "root").settings
+        arguments = {"root": "r", "corpus": PROJECT / "params.yaml", "settings": settings, "weights": "w", "reads": []}
+        stages = [task.cache_key_fn(None, arguments) for task in (reference, official)]
+        return [corpus.cache_key_fn(None, {"cache": "c", "settings": settings, "weights": "w", "reads": []}), *stages]
+
+    first, same = keys("here"), keys("there")
+    assert first == same
+    path = tmp_path / "there" / "pararel" / "trex_lms_vocab" / "P1.jsonl"
+    path.write_text(path.read_text().replace("Object1x0", "Else"))
+    settings = own_facts()(path.parents[1], tmp_path / "root").settings
+    arguments = {"root": "r", "corpus": PROJECT / "params.yaml", "settings": settings, "weights": "w", "reads": []}
+    assert reference.cache_key_fn(None, arguments) != first[1]
+    own = checked_run("official-iss", "smoke", None, str(tmp_path / "root")).settings
+    assert "facts" not in own.model_dump(), "settings of the project's own facts are what they were"
+
+
+@pytest.mark.parametrize(
+    ("relations", "facts", "lemmas", "message"),
+    [
+        (2, 20, 3, r"pararel: relations: facts that can be asked are of 2 \(P1, P2\); 3 are needed"),
+        (6, 8, 3, r"pararel: validation.activations: 64 asked for, there are 48 calibration prompts; .*, or add facts"),
+        (6, 20, 1, r"pararel: no relation has two facts that can be asked; 6 dropped as relations with patterns of .*--prompts"),
+    ],
+)
+def test_too_few_facts_are_refused_before_any_work(tmp_path, relations, facts, lemmas, message):
+    folder = write_pararel(tmp_path / "pararel", relations=relations, facts=facts, lemmas=lemmas)
+    with pytest.raises(InputError, match=message) as caught:
+        own_facts()(folder, tmp_path / "root")
+    assert "\n" not in str(caught.value) and not (tmp_path / "root").exists()
+
+
+def test_facts_and_prompts_are_files_that_belong_together(tmp_path):
+    with pytest.raises(InputError, match="prompts x.csv: belong to facts of your own; give those with --facts"):
+        checked_run("official-iss", "smoke", None, str(tmp_path / "root"), prompts="x.csv")
+    with pytest.raises(InputError, match="absent.csv"):
+        own_facts()(tmp_path / "absent.csv", tmp_path / "root")
+    assert not (tmp_path / "root").exists()

@@ -91,6 +91,15 @@ def test_pararel_as_it_is_published(tmp_path, inside):
     }
 
 
+def test_prompts_of_ones_own_are_a_further_family_of_pararel(tmp_path):
+    """P31 has patterns of one lemma alone, and is left out without them."""
+    folder = pararel(tmp_path)
+    written(tmp_path, prompts_csv="relation,family,prompt\nP31,question,What is {subject}? A\n")
+    found = read_facts(folder, tmp_path / "prompts.csv")
+    assert set(found.facts) == {"P17", "P31"} and list(found.prompts["P31"]) == ["locate", "question"]
+    assert "relations with patterns of one family" not in found.dropped
+
+
 def test_the_first_so_many_facts(tmp_path):
     assert [fact.subject for fact in read_facts(pararel(tmp_path), facts_per_relation=2).facts["P17"]] == [
         "Bath",
