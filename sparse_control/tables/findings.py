@@ -9,6 +9,7 @@ from sparse_control.records.read import ModelRecords, Records
 from sparse_control.tables.alternatives import ALTERNATIVES, PASSES, QB
 from sparse_control.tables.columns import EMPTY, Column, Row, fixed, label
 from sparse_control.tables.estimator import CORPUS_CONVERGENCE, CORPUS_HALVES, ESTIMATOR_VALIDATION
+from sparse_control.tables.findings_facts import correlations, supports
 from sparse_control.tables.layers import UNRESOLVED, VALIDATED
 from sparse_control.tables.nulls import COMMON, EACH, NAMES, NULLS_BESIDE_OFFICIAL
 from sparse_control.tables.official import (
@@ -18,10 +19,12 @@ from sparse_control.tables.official import (
     MATCHED,
     OFFICIAL_ISS,
     OWN,
+    PER_RELATION,
     ROBUSTNESS,
     SWEPT,
     VALIDATED_LAYERS,
 )
+from sparse_control.tables.protocol import SUMMARY
 from sparse_control.tables.table import Table, rows_of
 from sparse_control.tables.transfer import RANK_TRANSFER
 
@@ -53,6 +56,8 @@ def _of_model(model: ModelRecords, records: Records) -> Iterator[tuple[Table, Fo
     yield ROBUSTNESS, _robustness(rows(ROBUSTNESS))
     yield LAM_REL_SWEEP, _sweep(rows(LAM_REL_SWEEP))
     yield NULLS_BESIDE_OFFICIAL, _nulls(rows(NULLS_BESIDE_OFFICIAL))
+    yield PER_RELATION, correlations(model)
+    yield SUMMARY, supports(model)
     compared = [row for row in rows_of(RANK_TRANSFER.frame(records)) if row["small_model"] == model.name]
     for number, (medium, group) in enumerate(groupby(compared, key=lambda row: row["medium_model"])):
         prefix = f"{medium}: " if number else ""  # the first is the medium model that the paper speaks of
@@ -263,7 +268,7 @@ FINDINGS = Table(
     group="iss",
     reads=(
         *("actions", "freeze", "corpus_convergence", "comparison", "alternatives", "summary", "fact_layers"),
-        "nulls.summary",
+        *("facts", "nulls.summary", "six_axis"),
     ),
     across=_findings,
     fields=("model", "finding", "value", "source"),

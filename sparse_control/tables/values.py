@@ -1,6 +1,6 @@
 """The numbers of the paper's prose: `\\val{name}` in a section is a cell of a table (`paper/values.yaml`).
 
-`reproduce` renders them into `paper/tables/values.tex`; `verify` checks that each has its cell and that the sections
+`reproduce` renders them into `paper/tables/values.tex`; `verify` checks that each has its cell and that the texts
 which quote some write no number by hand.
 """
 
@@ -109,7 +109,7 @@ def shown_values(values: Sequence[Value], frames: Mapping[str, pd.DataFrame]) ->
 
 
 # arguments that may hold digits without being a number of the text
-_COMMAND = re.compile(r"\\(val|ref|label|input|showtable|showpart)\{([^{}]*)\}")
+_COMMAND = re.compile(r"\\(val|ref|label|input|cite|claim|showtable|showpart|showfigure)\{([^{}]*)\}")
 _COMMENT = re.compile(r"(?<!\\)%.*")
 
 

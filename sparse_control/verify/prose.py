@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pandas as pd
 
-from sparse_control.files import read_text
 from sparse_control.records.paths import committed_root
 from sparse_control.tables.values import misquotes, read_values, value_text
 from sparse_control.verify.check import Check, attempt
-from sparse_control.verify.claims import check_claim, read_claims
+from sparse_control.verify.claims import Claim, Sentence, check_relation, read_claims, read_results, wrong_use
 
+SECTIONS, RESULTS = "sections", "results"  # folders of paper/: what is measured how, and what was found
 Frames = Mapping[str, pd.DataFrame]
 
 
@@ -23,28 +23,35 @@ def claim_checks(root: Path, project: Path, frames: Frames, skipped: Collection[
     if claims is None:
         yield check
         return
-    texts, check = attempt("claims in paper/main.tex", lambda: [read_text(path) for path in _prose(project)])
-    if texts is None:
-        yield check
-        return
-    prose = " ".join(" ".join(texts).split())
-    for claim in claims:
-        if claim.table in skipped:
-            yield Check(f"claim {claim.id}", "skip", f"table {claim.table} was not recomputed")
+    sentences: list[Sentence] = []
+    for path in _texts(project, RESULTS):
+        title = f"results paper/{RESULTS}/{path.name}"
+        found, check = attempt(title, lambda path=path: read_results(path))
+        if found is None:
+            yield check
             continue
-        text, check = attempt(f"claim {claim.id}", lambda claim=claim: check_claim(claim, frames))
-        if text is not None and " ".join(claim.sentence.split()) not in prose:
-            yield Check(check.name, "FAIL", f"paper/main.tex does not have the sentence: {claim.sentence}")
-        else:
-            yield Check(check.name, "ok", text) if text is not None else check
+        sentences += found[0]
+        yield from (Check(title, "FAIL", detail) for detail in found[1])
+    known = {claim.id for claim in claims}
+    for one in sentences:
+        if one.id not in known:
+            yield Check(f"claim {one.id}", "FAIL", f"{one.file}:{one.line}: there is no such claim in claims.yaml")
+    for claim in claims:
+        yield _claim_check(claim, sentences, frames, skipped)
 
 
-def _prose(project: Path) -> list[Path]:
-    return [project / "paper" / "main.tex", *_sections(project)]
+def _claim_check(claim: Claim, sentences: list[Sentence], frames: Frames, skipped: Collection[str]) -> Check:
+    name = f"claim {claim.id}"
+    if wrong := wrong_use(claim, sentences):
+        return Check(name, "FAIL", wrong)
+    if lost := sorted({relation.table for relation in claim.holds}.intersection(skipped)):
+        return Check(name, "skip", f"not recomputed: {', '.join(lost)}")
+    texts, check = attempt(name, lambda: [check_relation(relation, frames) for relation in claim.holds])
+    return check if texts is None else Check(name, "ok", "; ".join(texts))
 
 
-def _sections(project: Path) -> list[Path]:
-    return sorted((project / "paper" / "sections").glob("*.tex"))
+def _texts(project: Path, *folders: str) -> list[Path]:
+    return [path for folder in folders for path in sorted((project / "paper" / folder).glob("*.tex"))]
 
 
 def value_checks(root: Path, project: Path, frames: Frames, skipped: Collection[str]) -> Iterator[Check]:
@@ -63,8 +70,8 @@ def value_checks(root: Path, project: Path, frames: Frames, skipped: Collection[
         text, check = attempt(name, lambda value=value: value_text(value, frames))
         yield check if text is None else Check(name, "ok", text)
     names = {value.name for value in values}
-    for path in _sections(project):
-        name = f"section paper/sections/{path.name}"
+    for path in _texts(project, SECTIONS, RESULTS):
+        name = f"section paper/{path.parent.name}/{path.name}"
         wrong, check = attempt(name, lambda path=path: list(misquotes(path, names)))
         yield from (Check(name, "FAIL", detail) for detail in wrong or ())
         if not wrong:

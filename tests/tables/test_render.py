@@ -25,6 +25,8 @@ from sparse_control.tables.shown import plain_text, shown
 from sparse_control.tables.typeset import escape_tex, typeset_html, typeset_tex
 from tests.support.measured_root import MODEL, build_root, measurement, reproduce, write_lines
 
+LATEX = "pdflatex -interaction=nonstopmode -halt-on-error"
+PAPER = [f"{LATEX} supplement", f"{LATEX} main", "bibtex main", *[f"{LATEX} supplement", f"{LATEX} main"] * 2]
 PROJECT = Path(__file__).parent.parent.parent
 NASTY = r"a_b&c%$#{}~^\<script>"
 
@@ -216,17 +218,35 @@ def test_nothing_unescaped_reaches_latex_or_html(tmp_path):
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="pdflatex is not installed")
 def test_the_paper_compiles_even_with_a_nasty_name(tmp_path):
     root = build_root(tmp_path / "root", model=NASTY, whole=True)
-    shutil.copy(PROJECT / "paper" / "main.tex", root / "paper")
-    shutil.copytree(PROJECT / "paper" / "sections", root / "paper" / "sections")
-    for _ in range(2):
-        done = subprocess.run(
-            ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "main.tex"],
-            cwd=root / "paper",
-            capture_output=True,
-        )
+    for path in (PROJECT / "paper").iterdir():
+        if path.suffix in (".tex", ".bib"):
+            shutil.copy(path, root / "paper")
+    for folder in ("sections", "results"):
+        shutil.copytree(PROJECT / "paper" / folder, root / "paper" / folder)
+    for log in compiled(root / "paper").values():
+        assert "multiply defined" not in log
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="pdflatex is not installed")
+def test_the_paper_and_its_supplement_are_the_same_bytes_twice_and_leave_nothing_open(tmp_path):
+    folders = [tmp_path / name for name in ("once", "again")]
+    for folder in folders:
+        shutil.copytree(PROJECT / "paper", folder)
+        for log in compiled(folder).values():
+            assert "undefined" not in log and "multiply defined" not in log
+            wide = [float(points) for points in re.findall(r"Overfull .hbox .([0-9.]+)pt", log)]
+            assert max(wide, default=0) < 1
+    for name in ("main.pdf", "supplement.pdf"):
+        assert len({(folder / name).read_bytes() for folder in folders}) == 1
+
+
+def compiled(folder):
+    """Name -> log of the paper and its supplement, which refer to each other."""
+    for step in PAPER:
+        done = subprocess.run(step.split(), cwd=folder, capture_output=True)
         assert done.returncode == 0, done.stdout.decode(errors="replace")[-2000:]
-    log = (root / "paper" / "main.log").read_text(errors="replace")
-    assert "multiply defined" not in log and "undefined references" not in log
+    return {name: (folder / f"{name}.log").read_text(errors="replace") for name in ("main", "supplement")}
 
 
 def test_two_models_get_a_model_column(records):
