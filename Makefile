@@ -2,6 +2,7 @@
 #   make run         measure at the smoke preset into runs/smoke, then tables and checks
 #   make test        the whole test suite
 #   make reproduce   every table from the committed measurements; installs no torch
+#   make paper       the paper and its supplement as PDF (pdflatex, bibtex)
 #   make serve       Prefect server and worker on 127.0.0.1, deployments registered; `make stop` ends both
 #   make deployed FLOW=official-iss   one flow on that worker, watched; exit 1 where it fails
 #   make record      what was measured into measurements/, into tables, dvc.lock and the store
@@ -15,6 +16,7 @@ ROOT ?= runs/$(PRESET)
 PORT ?= 4200
 STAGE ?=
 FLOW ?=
+LATEX := pdflatex -interaction=batchmode -halt-on-error
 PARAMETERS ?=
 
 BIN := .venv/bin
@@ -29,7 +31,7 @@ ALL := .venv/all-$(KEY)
 
 export HF_HUB_OFFLINE := 1
 
-.PHONY: run test reproduce serve stop deployed clean model corpus remeasure record
+.PHONY: run test reproduce paper serve stop deployed clean model corpus remeasure record
 
 run: corpus
 	$(CLI) run official-iss --preset "$(PRESET)" --model "$(MODEL)" --root "$(ROOT)"
@@ -43,6 +45,11 @@ test: corpus
 
 reproduce: $(BASE)
 	$(CLI) reproduce
+
+paper: reproduce
+	cd paper && $(LATEX) supplement && $(LATEX) main && bibtex main
+	cd paper && $(LATEX) supplement && $(LATEX) main && $(LATEX) supplement && $(LATEX) main
+	@echo "paper/main.pdf, paper/supplement.pdf"
 
 model: $(ALL)
 	$(CLI) models fetch "$(MODEL)"

@@ -238,7 +238,12 @@ def test_the_key_of_work_has_the_facts_and_not_where_they_are(tmp_path):
     [
         (2, 20, 3, r"pararel: relations: facts that can be asked are of 2 \(P1, P2\); 3 are needed"),
         (6, 8, 3, r"pararel: validation.activations: 64 asked for, there are 48 calibration prompts; .*, or add facts"),
-        (6, 20, 1, r"pararel: no relation has two facts that can be asked; 6 dropped as relations with patterns of .*--prompts"),
+        (
+            6,
+            20,
+            1,
+            r"pararel: no relation has two facts that can be asked; 6 dropped as relations with .*--prompts",
+        ),
     ],
 )
 def test_too_few_facts_are_refused_before_any_work(tmp_path, relations, facts, lemmas, message):

@@ -91,7 +91,7 @@ def test_a_relation_that_fails(project, change, message):
             f"\\claim{{one}}{{{SENTENCE}}}\n\\claim{{one}}{{Every task passes all six axes.}}",
             ["claim one: is to be used once in paper/results, is used 2 times .all.tex:3, all.tex:4"],
         ),
-        ("\\claim{one}{It reaches the target on no seed.}", ["claim one: the sentence was changed; .* words: [0-9a-f]+"]),
+        ("\\claim{one}{It reaches the target on no seed.}", ["the sentence was changed; .* words: [0-9a-f]+"]),
         (
             f"\\claim{{one}}{{{SENTENCE} Every task does.}}",
             ["claim one holds more than one sentence", "the sentence was changed"],
