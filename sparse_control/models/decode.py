@@ -20,6 +20,7 @@ from sparse_control.models.batches import group_by_length
 from sparse_control.models.hooks import STRANGER
 from sparse_control.models.language_model import LanguageModel
 from sparse_control.models.merge import merged_mlps
+from sparse_control.models.own_attention import ByPosition, calling
 from sparse_control.models.stream import block_input_as_leaf, capturing_stream, check_no_autocast, unwrap
 
 TOKEN_DTYPES = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
@@ -70,6 +71,10 @@ def using_attention(lm: LanguageModel, name: str) -> Iterator[None]:
     Raises:
         InputError: another thread is using the model so.
     """
+    if lm.layout.adapter is not None:
+        with calling(lm.layout.adapter, lm.layout.blocks, name, f"{lm.name}: {STRANGER}"):
+            yield
+        return
     configs = {
         id(module.config): module.config
         for module in lm.model.modules()
@@ -142,6 +147,7 @@ def _decode_attention(
     softcap: float | None = None,
     s_aux: Tensor | None = None,
     position_bias: Tensor | None = None,
+    alibi: ByPosition | None = None,
     **_ignored: object,
 ) -> tuple[Tensor, None]:
     """Attention of one new token after the cached ones, (1, heads G, 1, key width) -> (1, 1, heads G, head_dim).
@@ -157,15 +163,16 @@ def _decode_attention(
     check_heads(decoding.lm, query, key, value, (keys, values))
     heads, _, dim = keys.shape
     scaling = dim**-0.5 if scaling is None else scaling
+    bias = None if alibi is None else alibi(keys.shape[1] + 1).unflatten(0, (heads, -1))  # (heads, G, T + 1)
     if decoding.linear:
-        return _linear_attention(query, key, value, keys, values, scaling, softcap), None
+        return _linear_attention(query, key, value, keys, values, scaling, softcap, bias), None
     outputs = []
     for head, q in enumerate(query.reshape(heads, -1, dim)):  # (G, key width)
         own = (q * key[0, head]).sum(-1, keepdim=True)
         scores = torch.cat([q @ keys[head].T, own], dim=-1) * scaling  # (G, T + 1)
         if softcap is not None:
             scores = torch.tanh(scores / softcap) * softcap
-        weights = scores.softmax(dim=-1)
+        weights = (scores if bias is None else scores + bias[head]).softmax(dim=-1)
         outputs.append(weights[:, :-1] @ values[head] + weights[:, -1:] * value[0, head])
     mixed = torch.cat(outputs)  # (heads G, head_dim)
     if decoding.marked is not None and decoding.marked[0] == module.layer_idx:
@@ -174,7 +181,14 @@ def _decode_attention(
 
 
 def _linear_attention(
-    query: Tensor, key: Tensor, value: Tensor, keys: Tensor, values: Tensor, scaling: float, softcap: float | None
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    scaling: float,
+    softcap: float | None,
+    bias: Tensor | None,
 ) -> Tensor:
     """Attention of one new token of one prompt as its value plus its Jacobian, one small matrix per head.
 
@@ -184,6 +198,7 @@ def _linear_attention(
         query: (1, heads G, 1, key width).
         key, value: (1, heads, 1, key width) and (1, heads, 1, dim), the new token's own.
         keys, values: (heads, T, key width) and (heads, T, dim), of the prefix.
+        bias: (heads, G, T + 1), added to the scores; None: nothing is.
 
     Returns:
         (1, 1, heads G, dim).
@@ -197,6 +212,8 @@ def _linear_attention(
         if softcap is not None:
             scores = torch.tanh(scores / softcap)
             slope, scores = slope * (1 - scores.square()), scores * softcap
+        if bias is not None:
+            scores = scores + bias
         weights = scores.softmax(dim=-1)
         mixed = weights @ all_values  # (heads, G, dim)
         # d mixed = sum_t (v_t - mixed) w_t d score_t + w_own d v_own

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from sparse_control.errors import UnsupportedModel
+from sparse_control.models.own_attention import ADAPTERS, Adapter
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,9 @@ class Names:
 
 # Layouts that differ from the usual one, by `config.model_type`.
 ODD_LAYOUTS = {
+    "bloom": Names("transformer.h", "transformer.ln_f", "self_attention.dense", "mlp.dense_4h_to_h"),
     "codegen": Names("transformer.h", "transformer.ln_f", "attn.out_proj", "mlp"),
+    "falcon": Names("transformer.h", "transformer.ln_f", "self_attention.dense", "mlp"),
     "gpt_bigcode": Names("transformer.h", "transformer.ln_f", "attn.c_proj", "mlp"),
     "gptj": Names("transformer.h", "transformer.ln_f", "attn.out_proj", "mlp"),
     "granitemoe": Names(mlp="block_sparse_moe"),
@@ -31,19 +34,13 @@ ODD_LAYOUTS = {
     "persimmon": Names("model.layers", "model.final_layernorm", "self_attn.dense", "mlp"),
     "gpt2": Names("transformer.h", "transformer.ln_f", "attn.c_proj", "mlp"),
     "gpt_neox": Names("gpt_neox.layers", "gpt_neox.final_layer_norm", "attention.dense", "mlp"),
+    "mpt": Names("transformer.blocks", "transformer.norm_f", "attn.out_proj", "ffn.down_proj"),
     "opt": Names(
         "model.decoder.layers", "model.decoder.final_layer_norm", "self_attn.out_proj", "fc2", "model.decoder"
     ),
     "phi": Names("model.layers", "model.final_layernorm", "self_attn.dense", "mlp"),
 }
 
-
-# Types that people ask for and that cannot be read exactly, with the reason.
-REFUSED = {
-    "bloom": "its attention adds a bias by distance, in code of its own",
-    "falcon": "its attention is code of its own and takes no keys and values from elsewhere",
-    "mpt": "its attention adds a bias by distance, in code of its own",
-}
 LAYER_TYPES = ("full_attention", "sliding_attention")  # by the names of configurations
 # What stands between an MLP and the residual stream, by its name in the block; `self_check` measures that it is all.
 MLP_NORMS = ("post_feedforward_layernorm", "post_mlp_layernorm", "post_norm2")
@@ -55,6 +52,7 @@ class Layout:
     """The modules the library hooks.
 
     Attributes:
+        adapter: how the attention of the blocks is called where they compute it in code of their own; else None.
         decoder: the module that maps token ids to the final state, without the unembedding.
         blocks: the L blocks in order; block l maps h^l to h^(l+1).
         final_norm: the norm after the last block; its input is h^L.
@@ -67,6 +65,7 @@ class Layout:
         head_dim: width of one head in the input of the output projection.
     """
 
+    adapter: Adapter | None
     decoder: nn.Module
     blocks: tuple[nn.Module, ...]
     final_norm: nn.Module
@@ -97,8 +96,6 @@ def find_layout(model: nn.Module) -> Layout:
         UnsupportedModel: a module is not where the layout says it is, or blocks have heads of different sizes.
     """
     model_type = model.config.model_type
-    if reason := REFUSED.get(model_type):
-        raise UnsupportedModel(f"model type {model_type!r} is not supported: {reason}")
     names = ODD_LAYOUTS.get(model_type, Names())
     blocks = _descend(model, names.blocks, model_type)
     if not isinstance(blocks, nn.ModuleList) or len(blocks) == 0:
@@ -119,6 +116,7 @@ def find_layout(model: nn.Module) -> Layout:
     n_heads, head_dim = _heads(model, outputs)
     mlps = tuple(_descend(block, names.mlp, model_type) for block in blocks)
     return Layout(
+        adapter=ADAPTERS.get(model_type),
         decoder=model.base_model if names.decoder is None else _descend(model, names.decoder, model_type),
         blocks=tuple(blocks),
         final_norm=_descend(model, names.final_norm, model_type),

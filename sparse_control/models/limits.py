@@ -31,6 +31,8 @@ def _limits(model: nn.Module) -> Iterator[PromptLimit]:
     longest = getattr(config, "max_position_embeddings", None)
     if longest is not None and _has_position_table(model):
         yield PromptLimit(longest, "positions it has")
+    if config.model_type == "mpt":
+        yield PromptLimit(config.max_seq_len, "positions its attention has a bias for")
     for rope in _rope_parameters(getattr(config, "rope_parameters", None)):
         kind = rope.get("rope_type")
         if kind == "dynamic" and longest is not None:

@@ -18,6 +18,7 @@ from sparse_control.models.batches import group_by_length
 from sparse_control.models.decode import SUFFIX_ATTENTION, read_cache, using_attention
 from sparse_control.models.hooks import STRANGER
 from sparse_control.models.language_model import LanguageModel
+from sparse_control.models.own_attention import ByPosition
 from sparse_control.models.stream import capturing_stream, changing_block_input, check_no_autocast
 
 KEPT_BYTES = 1 << 28  # of unpatched states per set of prompts
@@ -137,6 +138,7 @@ def _suffix_attention(
     softcap: float | None = None,
     s_aux: Tensor | None = None,
     position_bias: Tensor | None = None,
+    alibi: ByPosition | None = None,
     **_ignored: object,
 ) -> tuple[Tensor, None]:
     """Attention of S new tokens per row; the R rows of a prompt share the keys and values before them uncopied."""
@@ -151,6 +153,7 @@ def _suffix_attention(
     prompts, before = len(suffixes), keys.shape[2]
     grouped = query.reshape(rows, heads, -1, length, dim)  # (P R, heads, G, S, key width)
     scaling = dim**-0.5 if scaling is None else scaling
+    by_key = None if alibi is None else _by_key(alibi, suffixes, before).unflatten(1, (heads, -1))
     outputs = []
     for head in range(heads):
         q = grouped[:, head]
@@ -162,6 +165,8 @@ def _suffix_attention(
         if softcap is not None:
             scores = torch.tanh(scores / softcap) * softcap
         scores = scores.view(prompts, -1, *scores.shape[1:]) + bias
+        if by_key is not None:
+            scores = scores + by_key[:, None, head, :, None]
         weights = scores.softmax(dim=-1).flatten(0, 1)  # (P R, G, S, tokens + S)
         mixed = weights[..., before:].reshape(rows, -1, length) @ value[:, head]
         if before:
@@ -169,6 +174,13 @@ def _suffix_attention(
             mixed = mixed + past.view_as(mixed)
         outputs.append(mixed.view(*q.shape[:-1], -1))
     return torch.cat(outputs, dim=1).transpose(1, 2).contiguous(), None  # (P R, S, heads G, head_dim)
+
+
+def _by_key(alibi: ByPosition, suffixes: Suffixes, before: int) -> Tensor:
+    """(P, heads, tokens + S): the bias of every key by its position; of padding whatever, as it is not seen."""
+    prefix = torch.arange(before, device=suffixes.positions.device).expand(len(suffixes), -1)
+    positions = torch.cat([prefix, suffixes.positions], dim=1)  # (P, tokens + S)
+    return alibi(int(positions.max()) + 1)[:, positions].transpose(0, 1)
 
 
 AttentionInterface.register(SUFFIX_ATTENTION, _suffix_attention)

@@ -29,13 +29,13 @@ def saved(folder, model):
     return folder
 
 
-@pytest.mark.parametrize("kind", ["llama", "opt", "gguf"])
+@pytest.mark.parametrize("kind", ["llama", "opt", "bloom", "gguf"])
 def test_a_folder_and_a_gguf_are_examined(examine, tmp_path, kind):
     path = tmp_path / kind
     if kind == "gguf":
         path = write_gguf(tmp_path / "tiny.gguf", gguf_tensors(tiny_qwen2()))
-    elif kind == "opt":
-        saved(path, tiny_architecture("opt"))
+    elif kind in ("opt", "bloom"):
+        saved(path, tiny_architecture(kind))
     else:
         save_tiny(path)
     code, out, _ = examine("--model", path, "--threads", 1, "--json")
@@ -76,7 +76,7 @@ def test_derivatives_that_are_not_adjoint_fail(examine, tmp_path, monkeypatch):
     assert out.endswith("will not work: official ISS\n")
 
 
-@pytest.mark.parametrize("model_type", ["mpt", "mamba", "deepseek_v3"])
+@pytest.mark.parametrize("model_type", ["gpt_neo", "mamba", "deepseek_v3"])
 def test_what_cannot_be_read_is_one_line(examine, tmp_path, model_type):
     code, out, err = examine("--model", saved(tmp_path / model_type, tiny_architecture(model_type)))
     assert code == 2 and out == ""

@@ -9,6 +9,7 @@ from flows.parameters import Run
 from sparse_control.errors import InputError
 from sparse_control.files import read_json_lines
 from sparse_control.protocol import stored
+from tasks import exclusive
 from tests.support.tiny_study import small_settings, tiny_studies
 
 ONE = {"tasks": ["ioi"], "selectors": ["driver_omp"], "conditions": ["P"]}
@@ -18,7 +19,8 @@ ONE = {"tasks": ["ioi"], "selectors": ["driver_omp"], "conditions": ["P"]}
 def go(prefect_server, tmp_path, monkeypatch):
     """Measures some seeds into one folder; gives the seeds of the file, how many were measured, and the steps."""
     monkeypatch.setattr(six_axis, "tables_artifact", lambda *_: None)
-    monkeypatch.setattr(six_axis, "model_identity", lambda *names: stored.model_identity(*names))
+    for module in (six_axis, exclusive):
+        monkeypatch.setattr(module, "model_identity", lambda *names: stored.model_identity(*names))
     measure = flow(six_axis.measure, name="six-axis-test", persist_result=False, validate_parameters=False)
     with tiny_studies(monkeypatch) as measured:
 

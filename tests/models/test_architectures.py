@@ -4,10 +4,11 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from sparse_control.errors import UnsupportedModel
+from sparse_control.errors import InputError, UnsupportedModel
 from sparse_control.models import LanguageModel, load_model
+from sparse_control.models.decode import DECODE_ATTENTION, using_attention
 from sparse_control.models.self_check import self_check
-from tests.support.architectures import TYPES, tiny_architecture, tiny_config
+from tests.support.architectures import OWN, TYPES, tiny_architecture, tiny_config
 from tests.support.examination import outcome, read_page
 
 # one of each kind of thing that has gone wrong
@@ -25,9 +26,9 @@ KINDS = {
     "gemma4_text": ("refused", "heads of different sizes in different layers"),
     "kimi_linear": ("refused", "layers of kind 'linear_attention'"),
     "opt": ("supported", ""),  # the tokens of all prompts as one list in the MLP; positions with an offset
-    "bloom": ("refused", "its attention adds a bias by distance, in code of its own"),
-    "mpt": ("refused", "its attention adds a bias by distance, in code of its own"),
-    "falcon": ("refused", "its attention is code of its own"),
+    "bloom": ("supported", ""),  # attention of its own with a bias by distance, and a residual added inside of modules
+    "falcon": ("supported", ""),  # attention of its own, beside the MLP
+    "mpt": ("supported", "prompts of up to the positions its attention has a bias for"),
     "reformer": ("refused", "has no module 'model.layers'"),
     "rwkv": ("refused", "has no module 'model.layers'"),
 }
@@ -38,6 +39,38 @@ def test_one_of_each_kind(model_type):
     kind, reason = KINDS[model_type]
     found, why = outcome(model_type)
     assert found == kind and (reason in why)
+
+
+OWN_ATTENTION = [
+    ("falcon", {"alibi": True}),
+    ("falcon", {"alibi": True, "parallel_attn": False, "bias": True}),
+    ("falcon", {"multi_query": False, "num_kv_heads": 4}),
+    ("falcon", {"new_decoder_architecture": True, "num_kv_heads": 2}),
+    ("falcon", {"new_decoder_architecture": True, "num_kv_heads": 2, "num_ln_in_parallel_attn": 1}),
+    ("falcon", {"alibi": True, "hidden_size": 48, "num_attention_heads": 6}),
+    ("bloom", {"apply_residual_connection_post_layernorm": True}),
+    ("bloom", {"hidden_size": 48, "n_head": 6}),  # slopes of a number of heads that is no power of two
+    ("mpt", {"attn_config": {"clip_qkv": 0.5, "softmax_scale": 0.1}}),
+    ("mpt", {"d_model": 48, "n_heads": 6}),
+]
+
+
+@pytest.mark.parametrize(("model_type", "fields"), OWN_ATTENTION)
+def test_every_form_of_an_attention_of_its_own(monkeypatch, model_type, fields):
+    monkeypatch.setitem(OWN, model_type, fields)
+    assert outcome(model_type)[0] == "supported"
+
+
+def test_an_attention_of_its_own_is_put_back(monkeypatch):
+    """On an error within, too; and another thread is not let in meanwhile."""
+    lm = LanguageModel.wrap(tiny_architecture("bloom"), provenance={"name": "bloom"})
+    modules = [block.self_attention for block in lm.layout.blocks]
+    with pytest.raises(RuntimeError, match="an error"), using_attention(lm, DECODE_ATTENTION):
+        assert all("forward" in vars(module) for module in modules)
+        with pytest.raises(InputError, match="bloom: another thread"), using_attention(lm, DECODE_ATTENTION):
+            pass
+        raise RuntimeError("an error")
+    assert not any("forward" in vars(module) for module in modules)
 
 
 def test_an_unembedding_of_another_width_is_refused():

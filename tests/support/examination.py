@@ -53,7 +53,7 @@ def _examine_heads(lm: LanguageModel, ids: Tensor) -> None:
     sites = [Site("head", layer, head) for head in range(lm.n_heads)]
 
     def marked(module: nn.Module, *args: Any, **kwargs: Any) -> tuple[Tensor, None]:
-        eager = sys.modules[type(module).__module__].eager_attention_forward
+        eager = getattr(sys.modules[type(module).__module__], "eager_attention_forward", _plain_attention)
         output = eager(module, *args, **kwargs)[0].clone()
         if module.layer_idx == layer and marked.head is not None:
             output[:, :, marked.head] += 1.0
@@ -70,6 +70,17 @@ def _examine_heads(lm: LanguageModel, ids: Tensor) -> None:
         for site in sites:
             moved = not torch.equal(found[head][site][0, 0], found[None][site][0, 0])
             assert moved == (site.head == head), f"site {site.name} does not hold head {site.head} alone"
+
+
+def _plain_attention(
+    _module: nn.Module, query: Tensor, key: Tensor, value: Tensor, _mask: None, *, scaling: float, alibi: Any
+) -> tuple[Tensor, None]:
+    """Causal attention with a bias by distance, of the types that have no such function themselves."""
+    length = query.shape[2]
+    key, value = (part.repeat_interleave(query.shape[1] // key.shape[1], dim=1) for part in (key, value))
+    scores = query @ key.mT * scaling + (0.0 if alibi is None else alibi(length)[None, :, None])
+    later = torch.ones(length, length, dtype=torch.bool).triu(1)
+    return (scores.masked_fill(later, -torch.inf).softmax(-1) @ value).transpose(1, 2), None
 
 
 def _examine_suffix(lm: LanguageModel, ids: Tensor, length: int) -> None:
