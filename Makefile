@@ -1,6 +1,7 @@
 # Every target sets up what it needs in .venv: the first time takes minutes, later ones are quick.
 #   make run         measure at the smoke preset into runs/smoke, then tables and checks
 #   make test        the whole test suite
+#   make docs        the documentation into docs/_build/html, warnings are errors
 #   make reproduce   every table from the committed measurements; installs no torch
 #   make paper       the paper and its supplement as PDF (pdflatex, bibtex)
 #   make serve       Prefect server and worker on 127.0.0.1, deployments registered; `make stop` ends both
@@ -31,7 +32,7 @@ ALL := .venv/all-$(KEY)
 
 export HF_HUB_OFFLINE := 1
 
-.PHONY: run test reproduce paper serve stop deployed clean model corpus remeasure record
+.PHONY: run test docs reproduce paper serve stop deployed clean model corpus remeasure record
 
 run: corpus
 	$(CLI) run official-iss --preset "$(PRESET)" --model "$(MODEL)" --root "$(ROOT)"
@@ -42,6 +43,10 @@ run: corpus
 
 test: corpus
 	"$(BIN)/python" -m pytest -q
+
+docs: $(ALL)
+	"$(BIN)/python" -m sphinx -W --keep-going -q -b html docs docs/_build/html
+	@echo "documentation: docs/_build/html/index.html"
 
 reproduce: $(BASE)
 	$(CLI) reproduce
@@ -97,5 +102,5 @@ remeasure:
 
 # by name, and never through a link: rm removes a link itself
 clean: stop
-	rm -rf .venv .prefect .cache build sparse_control.egg-info .pytest_cache .hypothesis .ruff_cache
+	rm -rf .venv .prefect .cache build docs/_build sparse_control.egg-info .pytest_cache .hypothesis .ruff_cache
 	find $(wildcard sparse_control tasks flows tests benchmarks) -name __pycache__ -type d -prune -exec rm -rf {} +

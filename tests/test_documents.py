@@ -1,13 +1,20 @@
-"""What the documents tell a reader to type, open or import exists: commands, targets, extras, flows, files, links."""
+"""What the documents tell a reader to type, open or import exists: commands, targets, extras, flows, files, links.
+
+The site is built, the notebook runs, and the findings of the README are cells of the tables.
+"""
 
 import re
 import shlex
+import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 
 import click
+import pandas as pd
 import pytest
 import yaml
 
@@ -22,7 +29,19 @@ DOCUMENTS = sorted(
 )
 CLI = "python -m sparse_control"
 MAKEFILE = (PROJECT / "Makefile").read_text("utf-8")
-BUILT = ("runs/", ".venv", ".prefect", ".cache", "corpus/windows.jsonl", "SPARSE_CONTROL_CACHE")  # not in a checkout
+BUILT = (  # not in a checkout
+    *(
+        "runs/",
+        ".venv",
+        ".prefect",
+        ".cache",
+        "corpus/windows.jsonl",
+        "SPARSE_CONTROL_CACHE",
+        "docs/_build",
+        "replaced/",
+    ),
+    *("low_rank_factors/", "Q.pt", "B.pt"),
+)
 SUFFIXES = r"\.(?:py|md|yaml|yml|json|jsonl|csv|tex|toml|cff|txt|lock|dvc|pt|safetensors|html|gguf)"
 PATH = re.compile(rf"[\w.{{}}*@-]*(?:/[\w.{{}}*@-]*)+|[\w.{{}}*-]+{SUFFIXES}")
 
@@ -176,3 +195,95 @@ PYTHON = [(document, block) for document in DOCUMENTS for block in blocks(docume
 def test_python_blocks_run(document, block, default_model, monkeypatch):
     monkeypatch.chdir(PROJECT)
     exec(compile(block, str(document), "exec"), {})
+
+
+# --- the site and the notebook --------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_the_site_is_built_without_a_warning(tmp_path):
+    pytest.importorskip("torch")
+    pytest.importorskip("sphinx")
+    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html", "docs", str(tmp_path / "site")]
+    done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    for page in (tmp_path / "site").rglob("*.html"):
+        loaded = re.findall(
+            r"""<(?:script|link|img|iframe)\b[^>]*(?:src|href)=["'](https?:)?//""", page.read_text("utf-8")
+        )
+        assert not loaded, f"{page.name} is not readable without a network"
+
+
+def test_the_reference_has_every_public_name():
+    """Names that `__all__` of a package lists, and the functions of the metrics."""
+    pytest.importorskip("torch")
+    for package in ("models", "jacobian", "iss", "protocol"):
+        text = text_of(PROJECT / "docs" / "reference" / f"{package}.md")
+        names = import_module(f"sparse_control.{package}").__all__
+        assert names and [name for name in names if f":: sparse_control.{package}.{name}\n" not in text] == []
+
+
+NOTEBOOK = PROJECT / "examples" / "steer_and_measure.ipynb"
+
+
+@pytest.mark.slow
+def test_the_notebook_runs(default_model, monkeypatch):
+    """In a kernel of its own, from the folder it is in; what it asserts at its end is what the text says."""
+    nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
+    pytest.importorskip("ipykernel")
+    monkeypatch.setenv("PYTHONPATH", str(PROJECT))
+    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    assert not any(cell.get("outputs") or cell.get("execution_count") for cell in notebook.cells), "strip its outputs"
+    nbclient.NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(PROJECT)}}).execute()
+    shown = [output for cell in notebook.cells for output in cell.get("outputs", ())]
+    assert any("image/png" in output.get("data", {}) for output in shown), "a plot"
+
+
+# --- findings in the README -----------------------------------------------------------------------------------------
+
+FINDINGS = "smollm2-135m-instruct"
+
+
+def cell(table: str, column: str, **where: str) -> str:
+    rows = pd.read_csv(PROJECT / "paper" / "tables" / f"{table}.csv", dtype=str)
+    found = rows[(rows[["model", *where]] == [FINDINGS, *where.values()]).all(axis=1)]
+    assert len(found) == 1, (table, where)
+    return found[column].item()
+
+
+def finding(name: str) -> str:
+    return cell("findings", "value", finding=name)
+
+
+def thousandths(value: str) -> str:
+    return f"{abs(float(value)):.3f}".removeprefix("0")
+
+
+def reached(task: str, condition: str, column: str = "passes_0.40", table: str = "reachability") -> str:
+    return cell(table, column, task=task, selector="coverage_driver", condition=condition)
+
+
+def test_findings_of_the_readme_are_cells_of_the_tables():
+    """Every number of the section, in order."""
+    section = text_of(PROJECT / "README.md").partition("## What was found\n")[2].partition("\nThese are of")[0]
+    told = re.findall(r"(?<![\w.-])\.?\d+(?:\.\d+)?(?![\w.]*\d)", section.replace("95 % interval", "interval"))
+    lowest, highest = finding("layer of the smallest ISS - Raw-ISS"), finding("layer of the largest ISS - Raw-ISS")
+    seeds = {task: reached(task, "P", "n_seeds") for task in ("ioi", "mcqa_cue", "sentiment")}
+    expected = [
+        finding("layers of the window"),
+        *map(thousandths, (finding("ISS"), finding("ISS, BCa low"), finding("ISS, BCa high"))),
+        thousandths(finding("Raw-ISS over validated layers")),
+        thousandths(finding("smallest ISS - Raw-ISS of a layer")),
+        lowest, thousandths(finding("largest ISS - Raw-ISS of a layer")), highest,
+        finding("validated layers"), finding("smallest k"), "576",
+        finding("depths where the small rank passes on the medium model"), finding("depths compared"),
+        *(number for task in seeds for number in (reached(task, "P"), seeds[task])),
+        reached("sentiment", "F"), seeds["sentiment"],
+        reached("ioi", "F"), seeds["ioi"], reached("mcqa_cue", "F"), seeds["mcqa_cue"],
+    ]  # fmt: skip
+    assert told == expected
+    assert highest == finding("layer of the largest official difference")
+    assert float(finding("shuffled_tokens: share of the official difference at that layer")) == pytest.approx(
+        1, abs=0.05
+    )
+    assert {reached(task, "P", "seed_mean_passes", "preservation") for task in seeds} == {"0"}, "preservation on none"
