@@ -70,6 +70,7 @@ def commands(document: Path) -> Iterator[list[str]]:
             if words := shlex.split(part, comments=True):
                 while re.fullmatch(r"[A-Z_]+=.*", words[0]):
                     words = words[1:]
+                words = words[: words.index(">")] if ">" in words else words
                 yield [words[0].rsplit("/")[-1] if words[0] != "." else ".", *words[1:]]
 
 
