@@ -11,7 +11,7 @@ from flows.common import Progress, Step, files_of
 from flows.parameters import Run, checked_run, resolved_path
 from flows.reports import tables_artifact
 from sparse_control.models.identity import model_identity
-from sparse_control.protocol.grid import restricted, studies
+from sparse_control.protocol.grid import restricted, studies, templated
 from sparse_control.protocol.panels import PanelSources
 from sparse_control.protocol.stored import Survey, said, survey
 from sparse_control.records.lock import root_lock
@@ -60,16 +60,19 @@ def six_axis(
     seeds: list[int] | None = None,
     mmlu: str | None = None,
     xstest: str | None = None,
+    template: dict[str, str | bool | int | float] | None = None,
     replace: bool = False,
 ) -> dict[str, Any]:
     """`measure`, for a deployment.
 
     Args, Raises: as `flows.official_iss.official_iss` and `measure`, and
         tasks, selectors, conditions, seeds: those asked for, in place of the preset's; records of others stay.
+        template: arguments of the chat template, over those of the settings.
         root: folder that gets `MODEL/six_axis/`.
     """
     which = {"tasks": tasks or (), "selectors": selectors or (), "conditions": conditions or (), "seeds": seeds or ()}
-    run = checked_run(NAME, preset, model, root, dask, wait, narrowed=lambda settings: restricted(settings, **which))
+    narrowed = lambda settings: templated(restricted(settings, **which), template or {})  # noqa: E731
+    run = checked_run(NAME, preset, model, root, dask, wait, narrowed=narrowed)
     files = (None if path is None else resolved_path(name, path) for name, path in (("mmlu", mmlu), ("xstest", xstest)))
     return measure(run, *files, replace=replace)
 

@@ -31,7 +31,7 @@ def plan_lines(settings: "Settings", mmlu: Path | None, xstest: Path | None) -> 
     protocol, sources = settings.protocol, PanelSources(mmlu, xstest)
     pin_threads(settings.threads)
     log(f"loading {settings.model} ...")
-    lm = load_model(settings.model, dtype=settings.dtype)
+    lm = load_model(settings.model, dtype=settings.dtype).with_template_arguments(protocol.template_arguments)
     pairs = build_all_pairs(
         lm, protocol, lambda task, encoder, split, n, seed: build_pairs(task, encoder, split, n, seed, sources)
     )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sparse_control.commands.options import ModelName, Text, log, source_options
+from sparse_control.commands.options import ModelName, Text, log, source_options, template_option
 from sparse_control.commands.text import json_text
 from sparse_control.errors import InputError
 
@@ -45,13 +45,14 @@ SYSTEM = "You are a helpful assistant."
               help="0: always the likeliest token; above 0 tokens are drawn.")  # fmt: skip
 @click.option("--sampling-seed", type=click.IntRange(min=0), default=0, show_default=True, metavar="N",
               help="Of the draws; the same random numbers at every dose.")  # fmt: skip
+@template_option
 @source_options
 @click.option("--model", type=ModelName(), metavar="NAME",
               help="As in the other commands; the record's own model by default.")  # fmt: skip
 @click.option("--together", is_flag=True, help="All doses in one batch: faster, equal to one by one up to rounding.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, token ids and log-probabilities included.")
 def generate(
-    prompt: str | None, chat: str | None, system: str, record: Path | None, seed: int | None,
+    prompt: str | None, chat: str | None, system: str, template: dict[str, Any], record: Path | None, seed: int | None,
     intervention: Path | None, doses: tuple[float, ...], phases: str, tokens: int, temperature: float,
     sampling_seed: int, mmlu: Path | None, xstest: Path | None, model: str | None, together: bool, as_json: bool,
 ) -> None:  # fmt: skip
@@ -69,6 +70,8 @@ def generate(
         raise InputError("give what is applied: either --record FILE or --intervention FILE")
     if seed is not None and record is None:
         raise InputError("--seed says which seed of --record; for the draws there is --sampling-seed")
+    if template and chat is None:
+        raise InputError("--template is of the chat template, which --prompt does not go through; use --chat")
     measured = None if record is None else _measured(record, seed)
     content = None if intervention is None else _own(intervention)
 
@@ -80,6 +83,7 @@ def generate(
             applied = _recorded(lm, record, measured, mmlu, xstest)
         else:
             applied = _checked(lm, intervention, content)
+        lm = lm.with_template_arguments(lm.template_arguments | template)
         ids = lm.encode(prompt) if chat is None else lm.encode_chat(chat, system=system)
         done = continue_prompt(
             lm, applied, ids, doses or (-1.0, 0.0, 1.0), phases=phases, max_tokens=tokens,
@@ -166,7 +170,11 @@ def _loaded(model: str | None, measured: "Measurement | None") -> "LanguageModel
     settings = load_settings(project_folder() / "params.yaml", "smoke", name)
     check_model_name(settings.model)
     log(f"loading {settings.model} ...")
-    lm = load_model(settings.model, dtype=settings.dtype)
+    lm = load_model(settings.model, dtype=settings.dtype).with_template_arguments(
+        settings.protocol.template_arguments
+        if measured is None
+        else measured.provenance.model.get("template_arguments", {})
+    )
     if measured is not None:
         made_by = measured.provenance.model.get("weights_sha256")
         if made_by not in (None, lm.provenance["weights_sha256"]):

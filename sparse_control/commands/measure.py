@@ -16,6 +16,7 @@ from sparse_control.commands.options import (
     preset_option,
     run_root_option,
     source_options,
+    template_option,
     wait_option,
 )
 from sparse_control.errors import InputError
@@ -176,6 +177,7 @@ _add(
 @click.option("--condition", "conditions", multiple=True, metavar="P|F|O", help="Only this direction rule.")
 @click.option("--seed", "seeds", multiple=True, type=int, metavar="N", help="Only this seed; repeat for several.")
 @source_options
+@template_option
 @click.option("--dry-run", is_flag=True, help="Print sites, forwards, tokens and estimated time; measure nothing.")
 @click.option("--replace", is_flag=True,
               help="Measure records again that were measured with other settings, code or model files; the old ones "
@@ -183,7 +185,7 @@ _add(
 def run_six_axis(
     preset: str, model: str | None, root: Path | None, dask: str | None, wait: bool, tasks: tuple[str, ...],
     selectors: tuple[str, ...], conditions: tuple[str, ...], seeds: tuple[int, ...], mmlu: Path | None,
-    xstest: Path | None, dry_run: bool, replace: bool,
+    xstest: Path | None, template: dict[str, Any], dry_run: bool, replace: bool,
 ) -> None:  # fmt: skip
     """The six-axis protocol: can a push hit, undo, dial, track, spare and carry over?
 
@@ -195,19 +197,19 @@ def run_six_axis(
     python -m sparse_control run six-axis --dry-run
     python -m sparse_control run six-axis --task ioi --selector driver_omp --condition F --seed 0
     """
-    from sparse_control.protocol.grid import restricted
+    from sparse_control.protocol.grid import restricted, templated
 
     which = {"tasks": tasks, "selectors": selectors, "conditions": conditions, "seeds": seeds}
+    narrowed = lambda settings: templated(restricted(settings, **which), template)  # noqa: E731
     if dry_run:
         from sparse_control.commands.dry_run import plan_lines
         from sparse_control.models.locate import check_model_name
         from sparse_control.settings import load_settings
 
-        settings = restricted(load_settings(project_folder() / "params.yaml", preset, model), **which)
+        settings = narrowed(load_settings(project_folder() / "params.yaml", preset, model))
         check_model_name(settings.model)
         click.echo("\n".join(plan_lines(settings, mmlu, xstest)))
         return
     where = {"preset": preset, "model": model, "root": root, "dask": dask, "wait": wait}
     more = {"mmlu": mmlu and mmlu.resolve(), "xstest": xstest and xstest.resolve(), "replace": replace}
-    narrowed = lambda settings: restricted(settings, **which)  # noqa: E731
     _run_flow("six-axis", "flows.six_axis:measure", where, more, narrowed=narrowed)

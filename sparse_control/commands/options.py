@@ -6,7 +6,8 @@ from typing import Any
 
 import click
 
-from sparse_control.files import LARGEST_TEXT, check_size
+from sparse_control.errors import InputError
+from sparse_control.files import LARGEST_TEXT, check_size, parse_json
 
 
 class Folder(click.Path):
@@ -43,6 +44,44 @@ class ModelName(click.ParamType):
         if not value.strip():
             self.fail("is empty; name a model", parameter, context)
         return value
+
+
+class TemplateArgument(click.ParamType):
+    """A chat template's argument as `key=value`; true, false and numbers are what they say, all else is text."""
+
+    name = "key=value"
+
+    def convert(
+        self, value: Any, parameter: click.Parameter | None, context: click.Context | None
+    ) -> tuple[str, str | bool | int | float]:
+        name, equals, text = Text().convert(value, parameter, context).partition("=")
+        if not equals or not name.isidentifier():
+            self.fail(f"{value!r:.80} is no argument; write it like enable_thinking=false", parameter, context)
+        return name, _plain(text)
+
+
+def _plain(text: str) -> str | bool | int | float:
+    try:
+        value = parse_json(text, "value")
+    except InputError:
+        return text
+    return value if isinstance(value, str | bool | int | float) else text
+
+
+def _each_once(context: click.Context, parameter: click.Parameter, value: tuple[Any, ...]) -> dict[str, Any]:
+    for name, _ in value:
+        if [other for other, _ in value].count(name) > 1:
+            raise click.BadParameter(f"{name} is given twice; once is enough", context, parameter)
+    return dict(value)
+
+
+def template_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`--template`, repeated; the arguments by name."""
+    return click.option(
+        "--template", multiple=True, type=TemplateArgument(), metavar="KEY=VALUE", callback=_each_once,
+        help="Argument of the model's chat template, such as enable_thinking=false or date=2025-06-30; repeat for "
+        "several. One that the template does not read is refused.",
+    )(function)  # fmt: skip
 
 
 def root_option(function: Callable[..., Any]) -> Callable[..., Any]:

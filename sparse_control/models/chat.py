@@ -1,15 +1,22 @@
 """Chat prompts: a system prompt and one user turn through a tokenizer's own template, up to where the reply begins."""
 
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import date
 from typing import Any
+
+from jinja2 import Environment, TemplateSyntaxError, meta
 
 from sparse_control.errors import InputError, UnsupportedModel
 
 DATE = "2025-01-01"  # what templates that write today's date write, so that a prompt is tomorrow what it is today
 CLOCK = re.compile(r"""strftime_now\s*\(\s*(?:format\s*=\s*)?(?P<quote>["'])(?P<format>.*?)(?P=quote)\s*\)""")
-RESERVED = ("messages", "add_generation_prompt", "tokenize", "chat_template", "strftime_now")
+MARK = re.compile(r"\{%[-+]?\s*(?:end)?generation\s*[-+]?%\}")  # of replies, a tag of Hugging Face's own
+RESERVED = (
+    "messages", "add_generation_prompt", "tokenize", "chat_template", "strftime_now", "raise_exception", "tools",
+    "documents",
+)  # fmt: skip
 
 
 def template_arguments(given: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -26,13 +33,49 @@ def template_arguments(given: Mapping[str, Any] | None = None) -> dict[str, Any]
     for name, value in arguments.items():
         if name in RESERVED:
             raise InputError(f"template argument {name!r}: is set by the library; leave it out")
-        if not isinstance(value, str | bool | int | float):
+        if not isinstance(value, str | bool | int | float) or (isinstance(value, float) and not math.isfinite(value)):
             raise InputError(f"template argument {name!r}: must be a text, a number, true or false, got {value!r}")
     try:
         date.fromisoformat(str(arguments["date"]))
     except ValueError as error:
         raise InputError(f"template argument 'date': must be YYYY-MM-DD, got {arguments['date']!r}") from error
     return dict(sorted(arguments.items()))
+
+
+def check_read(tokenizer: Any, names: Iterable[str]) -> None:
+    """Refuse arguments that a chat template does not read; `date` is given to every one and is never refused.
+
+    Args:
+        tokenizer: a Hugging Face tokenizer.
+        names: of the arguments.
+
+    Raises:
+        InputError: names the argument, and those that the template reads.
+        UnsupportedModel: there is no chat template, or it cannot be read.
+    """
+    asked = [name for name in names if name != "date"]
+    if not asked:
+        return
+    _check_template(tokenizer)
+    try:
+        tree = Environment(extensions=["jinja2.ext.loopcontrols"]).parse(MARK.sub("", tokenizer.get_chat_template()))
+    except (TemplateSyntaxError, ValueError) as error:
+        raise UnsupportedModel(f"the chat template cannot be read ({' '.join(str(error).split())})") from error
+    read = meta.find_undeclared_variables(tree)
+    known = read - set(RESERVED) - set(tokenizer.special_tokens_map) | {"date"}
+    for name in asked:
+        if name not in known:
+            raise InputError(
+                f"template argument {name!r:.80}: is not read by the model's chat template; it reads: "
+                f"{', '.join(sorted(known))}"
+            )
+
+
+def _check_template(tokenizer: Any) -> None:
+    if not getattr(tokenizer, "chat_template", None):
+        raise UnsupportedModel(
+            "the model's tokenizer has no chat template; chat prompts are not supported by this model"
+        )
 
 
 def chat_text(tokenizer: Any, user: str, system: str, arguments: Mapping[str, Any] | None = None) -> str:
@@ -49,10 +92,7 @@ def chat_text(tokenizer: Any, user: str, system: str, arguments: Mapping[str, An
         UnsupportedModel: there is no chat template, or it refuses the messages, takes no system prompt, or alters or
             drops one of the two texts, or writes the date in a form that is only known when it is filled in.
     """
-    if not getattr(tokenizer, "chat_template", None):
-        raise UnsupportedModel(
-            "the model's tokenizer has no chat template; chat prompts are not supported by this model"
-        )
+    _check_template(tokenizer)
     given = template_arguments(arguments)
     today = date.fromisoformat(given.pop("date"))
     if "strftime_now" in str(tokenizer.chat_template):

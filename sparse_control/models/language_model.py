@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from sparse_control.errors import InputError, UnsupportedModel
-from sparse_control.models.chat import chat_ids, template_arguments
+from sparse_control.models.chat import chat_ids, check_read, template_arguments
 from sparse_control.models.identity import ModelIdentity, identity_in_memory
 from sparse_control.models.layout import Layout, find_layout
 from sparse_control.models.limits import PromptLimit, prompt_limit
@@ -91,10 +91,12 @@ class LanguageModel:
         """The same model with other arguments of its chat template; itself where they are as they were.
 
         Raises:
-            InputError: as `template_arguments`.
+            InputError: as `template_arguments`, or one that the template does not read.
+            UnsupportedModel: arguments beside the date, and there is no chat template that could read them.
         """
         if (arguments := template_arguments(given)) == self.template_arguments:
             return self
+        check_read(self.tokenizer, arguments)
         return replace(self, provenance=self.provenance | {"template_arguments": arguments})
 
     @property

@@ -1,11 +1,13 @@
 """The grid of records, tasks by selectors by direction rules by seeds: a preset's own, or another."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
+from typing import Any
 
 from pydantic import ValidationError
 
 from sparse_control.errors import InputError
+from sparse_control.models.chat import template_arguments
 from sparse_control.protocol.directions import CONDITIONS
 from sparse_control.protocol.panels import TASKS
 from sparse_control.protocol.selectors.table import SELECTORS
@@ -67,6 +69,18 @@ def restricted(
     if not studies(protocol):
         raise InputError(f"condition O of {', '.join(protocol.tasks)} is F, as their pairs have one orientation; use F")
     return settings.model_copy(update={"protocol": protocol}) if changes else settings
+
+
+def templated(settings: Settings, arguments: Mapping[str, Any]) -> Settings:
+    """The settings with these arguments of the chat template over their own; every record depends on them.
+
+    Raises:
+        InputError: as `template_arguments`.
+    """
+    if not arguments:
+        return settings
+    merged = template_arguments(settings.protocol.template_arguments | dict(arguments))
+    return settings.model_copy(update={"protocol": settings.protocol.model_copy(update={"template_arguments": merged})})
 
 
 def studies(protocol: ProtocolSettings) -> list[tuple[str, str, str]]:

@@ -17,7 +17,7 @@ from sparse_control.models import LanguageModel
 from sparse_control.models.sites import Site
 from sparse_control.protocol.generation import generate
 from sparse_control.protocol.intervention import Intervention
-from tests.support.tiny import VOCABULARY, WIDTH, tiny_model
+from tests.support.tiny import VOCABULARY, WIDTH, tiny_model, words_tokenizer
 
 PROJECT = Path(__file__).parents[2]
 EXAMPLE = PROJECT / "examples" / "intervention_example.json"
@@ -98,6 +98,12 @@ def test_doses_as_blocks_and_as_json(run, tiny, own):
         (["--prompt", "a b", "--intervention", "absent.json"], ["absent.json"]),
         (["--prompt", "a b", "--record", "absent.jsonl"], ["absent.jsonl"]),
         (["--prompt", "a b", "--intervention", str(EXAMPLE), "--seed", "1"], ["--seed says which seed of --record"]),
+        (["--prompt", "a b", "--intervention", str(EXAMPLE), "--template", "think=1"], ["--template is of the chat"]),
+        (["--chat", "a b", "--intervention", str(EXAMPLE), "--template", "think"], ["'think' is no argument"]),
+        (
+            ["--chat", "a b", "--intervention", str(EXAMPLE), "--template", "a=1", "--template", "a=2"],
+            ["a is given twi"],
+        ),
         (["--prompt", "a b", "--intervention", str(EXAMPLE), "--dose", "much"], ["'much' is not a valid float"]),
         (["--prompt", "a b", "--intervention", str(EXAMPLE), "--phases", "all"], ["'all' is not one of"]),
         (["--prompt", "a b", "--intervention", str(EXAMPLE), "--model", "smollm2"], ["'smollm2'", "known names"]),
@@ -155,6 +161,23 @@ def test_directions_whose_norm_overflows(run, tiny, own):
 
 def test_a_chat_template_is_needed_for_chat(run, tiny, own):
     refused(run("--chat", "a b", "--intervention", own()), "no chat template")
+
+
+def test_arguments_reach_the_chat_template_and_are_told(run, tiny, own, monkeypatch):
+    tokenizer = words_tokenizer()
+    tokenizer.chat_template = (
+        "{% for m in messages %}{{ m.content }} {% endfor %}{% if think is sameas true %}w9{% endif %}"
+    )
+    lm = LanguageModel(tiny.model, tokenizer, tiny.provenance, tiny.layout)
+    monkeypatch.setattr(command, "_loaded", lambda model, measured: lm)
+    call = ["--chat", "w5", "--system", "w6", "--intervention", own(), "--tokens", 5, "--dose", 0, "--json"]
+    code, out, _ = run(*call, "--template", "think=true", "--template", "date=2031-12-24")
+    report = json.loads(out)
+    applied = Intervention((Site("resid", 2),), (1.0,), (torch.full((WIDTH,), 4.0, dtype=torch.float64),))
+    expected = generate(lm, applied, torch.tensor([6, 5, 9]), [0.0], max_tokens=5)
+    assert code == 0 and report["model"]["template_arguments"] == {"date": "2031-12-24", "think": True}
+    assert tuple(report["generations"][0]["token_ids"]) == expected[0].token_ids
+    refused(run(*call, "--template", "thinking=true"), "'thinking': is not read by the model's chat template", "think")
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import pytest
 
 from sparse_control.errors import InputError, UnsupportedModel
 from sparse_control.models import load_model
-from sparse_control.models.chat import DATE, chat_text, template_arguments
+from sparse_control.models.chat import DATE, chat_text, check_read, template_arguments
 from tests.support.tiny import words_tokenizer
 
 DATED = "{{ strftime_now('%d %B %Y') }} {% for m in messages %}{{ m.content }} {% endfor %}{% if think %}w9{% endif %}"
@@ -52,7 +52,9 @@ def test_other_arguments_reach_the_template(dated):
     [
         ({"date": "tomorrow"}, "'date': must be YYYY-MM-DD, got 'tomorrow'"),
         ({"messages": "x"}, "'messages': is set by the library"),
-        ({"tools": ["x"]}, "'tools': must be a text, a number, true or false"),
+        ({"tools": "x"}, "'tools': is set by the library"),
+        ({"think": ["x"]}, "'think': must be a text, a number, true or false"),
+        ({"think": float("inf")}, "'think': must be a text, a number, true or false"),
     ],
 )
 def test_bad_arguments_are_named(dated, given, message):
@@ -68,3 +70,26 @@ def test_a_model_carries_them_into_its_records(directory):
     other = lm.with_template_arguments({"think": True})
     assert other.provenance["template_arguments"] == {"date": DATE, "think": True} and other.identity == lm.identity
     assert other.encode_chat("w5", system="w6").tolist()[-1] == 9 != lm.encode_chat("w5", system="w6").tolist()[-1]
+
+
+MODERN = """{%- if not date_string is defined %}{%- set date_string = "26 Jul 2024" %}{%- endif %}{{ date_string }}
+{%- for message in messages %}{% if message.hidden %}{% continue %}{% endif %}
+{%- generation %}{{ message.content }}{% endgeneration %}{% endfor %}
+{%- if enable_thinking is defined and enable_thinking is false %}{{ raise_exception("no") }}{% endif %}
+{{- bos_token }}"""
+
+
+def test_an_argument_that_the_template_does_not_read_is_refused_by_name(dated):
+    check_read(dated, ["think", "date"])
+    dated.chat_template = MODERN
+    check_read(dated, ["enable_thinking", "date_string", "date"])
+    for name in ("think", "message", "content", "hidden", "bos_token"):  # the template's own are no arguments of it
+        with pytest.raises(InputError, match=f"'{name}': is not read.*it reads: date, date_string, enable_thinking$"):
+            check_read(dated, [name])
+
+
+def test_a_model_without_a_template_takes_the_date_alone():
+    tokenizer = words_tokenizer()
+    check_read(tokenizer, ["date"])
+    with pytest.raises(UnsupportedModel, match="no chat template"):
+        check_read(tokenizer, ["think"])

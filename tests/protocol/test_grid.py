@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from sparse_control.errors import InputError
-from sparse_control.protocol.grid import restricted
+from sparse_control.protocol.grid import restricted, templated
+from sparse_control.protocol.stored import Origin
 from sparse_control.settings import load_settings
 
 SETTINGS = load_settings(Path(__file__).parents[2] / "params.yaml", "paper")
@@ -56,3 +57,13 @@ def test_unknown_names_in_the_settings_are_refused_before_anything_is_measured(c
 def test_refused(which, message):
     with pytest.raises(InputError, match=message):
         restricted(SETTINGS, **which)
+
+
+def test_template_arguments_are_laid_over_those_of_the_settings():
+    given = {"enable_thinking": False}
+    changed = templated(SETTINGS, given)
+    own = SETTINGS.protocol.template_arguments
+    assert changed.protocol.template_arguments == own | given and changed != SETTINGS == templated(SETTINGS, {})
+    assert Origin.of(changed).provenance["params_sha256"] != Origin.of(SETTINGS).provenance["params_sha256"]
+    with pytest.raises(InputError, match="template argument 'messages': is set by the library"):
+        templated(SETTINGS, {"messages": "x"})
