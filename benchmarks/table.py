@@ -133,7 +133,7 @@ def exponent_table(scaling: dict[str, Any]) -> list[str]:
         "",
         *lines,
         "",
-        f"The other sizes stand at {around}. All layers take {asked} times the time of the first layer alone.",
+        f"The other sizes are {around}. All layers take {asked} times the time of the first layer alone.",
     ]
 
 

@@ -39,12 +39,14 @@ napoleon_google_docstring = True
 napoleon_numpy_docstring = False
 napoleon_use_rtype = False
 napoleon_use_ivar = True
+napoleon_custom_sections = ["Returns", "Returns, Raises", "Raises, Returns", "Args, Raises"]  # sentences, no types
 
 html_theme = "furo"
 html_title = f"sparse_control {release}"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_copy_source = False
+html_domain_indices = False
 html_show_sphinx = False
 html_theme_options = {"top_of_page_buttons": []}
 
@@ -56,13 +58,19 @@ def setup(app: Sphinx) -> None:
 
 
 def _inline_formula(writer, node) -> None:
-    writer.body.append(tex2mathml(node.astext()))
+    writer.body.append(_upright_bars(tex2mathml(node.astext())))
     raise SkipNode
 
 
 def _displayed_formula(writer, node) -> None:
-    writer.body.append(f'<div class="formula">{tex2mathml(node.astext(), as_block=True)}</div>')
+    formula = _upright_bars(tex2mathml(node.astext(), as_block=True))
+    writer.body.append(f'<div class="formula">{formula}</div>')
     raise SkipNode
+
+
+def _upright_bars(mathml: str) -> str:
+    """Bars of norms as high as a letter; browsers stretch them over a whole row otherwise."""
+    return re.sub(r"(<mo\b[^>]*)>(?=[|‖]</mo>)", r'\1 stretchy="false">', mathml)
 
 
 def _plain_text(app, what, name, obj, options, lines) -> None:
