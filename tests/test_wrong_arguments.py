@@ -12,6 +12,7 @@ import torch
 
 from sparse_control.iss import internal_state_stability, read_facts, relation_bootstrap
 from sparse_control.jacobian import DenseOperator, corpus_operator, exact_jacobian, randomized_qb
+from sparse_control.metrics.cost import progress_at_budget
 from sparse_control.metrics.dose import progress, signed_spearman
 from sparse_control.metrics.feedback import endpoint_metrics
 from sparse_control.metrics.preservation import kl_divergence, preservation_summary
@@ -129,6 +130,11 @@ CASES = {
     "progress": Case(progress, VECTORS, dict.fromkeys(VECTORS, HUGE)),
     "signed_spearman": Case(
         signed_spearman, {"doses": [0.0, 1.0], "progress": [0.0, 2.0]}, {"doses": HUGE, "progress": HUGE}
+    ),
+    "progress_at_budget": Case(
+        progress_at_budget,
+        {"doses": [0.5, 1.0], "progress": [0.0, 2.0], "kl": [0.1, 0.2], "budget": 0.15},
+        {"doses": HUGE, "progress": HUGE, "kl": ("list with infinity",), "budget": ("huge", "fraction")},
     ),
     "endpoint_metrics": Case(
         endpoint_metrics,

@@ -9,6 +9,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from sparse_control.metrics.cost import BUDGETS, progress_at_budget
 from sparse_control.metrics.dose import ORDERED, progress, signed_spearman
 from sparse_control.metrics.feedback import endpoint_metrics
 from sparse_control.metrics.preservation import preservation_summary
@@ -18,6 +19,7 @@ from sparse_control.metrics.reversal import reversal_metrics
 
 Vector = Sequence[float]
 QUANTILES = (5, 50, 95)  # of random draws, nearest rank
+NOISE_RANGE = 0.05  # of the gap; the order of a dose curve whose range is smaller is noise
 
 
 def mean_or_none(values: Sequence[float]) -> float | None:
@@ -86,15 +88,41 @@ def curve(source: Vector, target: Vector, rows: Sequence[Vector]) -> list[float]
 
 
 def dose_response(seeds: Sequence[tuple[Vector, Vector | None]]) -> dict[str, Any]:
-    """(doses, progress or None) per seed -> ordered, reversed and undefined curves, mean rho of the defined ones."""
+    """(doses, progress or None) per seed -> ordered, reversed and undefined curves, mean rho of the defined ones.
+
+    And the mean range of the curves, in gaps, and how many of the ordered and reversed ones are noise: of a range below
+    5 % of the gap.
+    """
     rhos = [math.nan if values is None else signed_spearman(doses, values) for doses, values in seeds]
     defined = [rho for rho in rhos if not math.isnan(rho)]
+    ranges = [None if values is None else max(values) - min(values) for _, values in seeds]
     return {
         "rho_mean": mean_or_none(defined),
         "ordered": sum(rho >= ORDERED for rho in defined),
         "reversed": sum(rho <= -ORDERED for rho in defined),
         "undefined": len(rhos) - len(defined),
+        "range_mean": mean_or_none([wide for wide in ranges if wide is not None]),
+        "noise": sum(abs(rho) >= ORDERED and wide < NOISE_RANGE for rho, wide in zip(rhos, ranges, strict=True)),
     }
+
+
+def equal_cost(seeds: Sequence[tuple[Vector, Vector | None, Sequence[Vector]]]) -> dict[str, float | None]:
+    """(doses, progress or None, divergences per dose) per seed -> `at_BUDGET`, progress at each budget of KL.
+
+    Of the curves that are means over seeds, at the doses that all seeds have; a seed without a gap has no progress and
+    is left out. None where there is no curve, or its smallest positive dose is above the budget.
+    """
+    rows = [dict(zip(doses, zip(moved, kl, strict=True), strict=True)) for doses, moved, kl in seeds if moved]
+    shared = [dose for dose in rows[0] if all(dose in row for row in rows)] if rows else []
+    result: dict[str, float | None] = dict.fromkeys((f"at_{budget:g}" for budget in BUDGETS), None)
+    if not any(dose > 0 for dose in shared):
+        return result
+    moved = [math.fsum(row[dose][0] for row in rows) / len(rows) for dose in shared]
+    spent = [math.fsum(math.fsum(row[dose][1]) / len(row[dose][1]) for row in rows) / len(rows) for dose in shared]
+    for budget in BUDGETS:
+        value = progress_at_budget(shared, moved, spent, budget)
+        result[f"at_{budget:g}"] = None if math.isnan(value) else value
+    return result
 
 
 def feedback(endpoints: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

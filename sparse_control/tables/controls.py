@@ -38,17 +38,20 @@ from sparse_control.tables.table import Table, mean_of_known
 
 SECTION = "Six-axis protocol, What every axis needs"
 ORDER = (
-    "driver_omp", "coverage_driver",
-    "driver_omp_remeasured", "top_k", "random_support", "random_direction", "all_sites",
-)  # fmt: skip
+    *("driver_omp", "coverage_driver", "driver_omp_remeasured"),
+    *("diff_in_means", "diff_in_means_all", "pca", "probe", "ablate"),
+    *("top_k", "random_support", "random_direction", "all_sites"),
+)
 
 
-def _controls(model: ModelRecords) -> list[Row]:
+def in_order(rows: Iterable[Row]) -> list[Row]:
+    """Rows by task and direction rule, P first, and selectors, baselines and controls in the order of the paper."""
+
     def key(row: Row) -> tuple[Any, ...]:
         rank = ORDER.index(row["selector"]) if row["selector"] in ORDER else len(ORDER)
         return row["task"], row["condition"] != "P", row["condition"], rank, row["selector"]
 
-    return sorted(axis_rows(model, _control), key=key)
+    return sorted(rows, key=key)
 
 
 def _control(seeds: Seeds) -> Row:
@@ -85,7 +88,7 @@ CONTROLS = Table(
     section=SECTION,
     group="protocol",
     reads=("six_axis",),
-    rows=_controls,
+    rows=lambda model: in_order(axis_rows(model, _control)),
     fields=(
         *(*KEYS, *COUNTS, "sites_mean", "rel_tar_mean", "rel_tar_sd", "passes_0.40", "wrong_way_mean", "ratio_mean"),
         *("passes", "median", "refit_mean", "frozen_mean", "predicted_mean", "measured_mean"),
@@ -121,8 +124,15 @@ SPLITS = ("fit", "evaluate", "reuse")
 
 
 def _by_task(model: ModelRecords) -> Iterator[tuple[str, list[Measurement]]]:
-    """One record per seed: selectors and direction rules of a task have the same pairs and effect columns."""
-    ordered = sorted(model.six_axis, key=lambda record: record.key)
+    """One record per seed: selectors and direction rules of a task have the same pairs and effect columns.
+
+    Of the records of a seed one with the most candidate sites, as a baseline has the residual stream alone.
+    """
+
+    def key(record: Measurement) -> tuple[Any, ...]:
+        return record.task, record.candidates.sites if record.candidates else 0, record.key
+
+    ordered = sorted(model.six_axis, key=key)
     for task, group in groupby(ordered, key=lambda record: record.task):
         seeds = {record.seed: record for record in group}
         yield task, [seeds[seed] for seed in sorted(seeds)]

@@ -1,7 +1,6 @@
-"""The six axes, a table each, and their summary."""
+"""The six axes, a table each."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
@@ -14,18 +13,15 @@ from sparse_control.tables.columns import (
     Column,
     Row,
     decimal,
-    fixed,
     label,
     named,
-    of,
     out_of,
     significant,
     small,
     whole,
-    with_count,
     with_deviation,
 )
-from sparse_control.tables.table import Table
+from sparse_control.tables.table import Table, mean_of_known
 
 Seeds = list[Measurement]  # of one (task, selector, condition), those that the model supports
 Statistic = Callable[[Seeds], dict[str, Any]]
@@ -35,7 +31,17 @@ KEYS = ("task", "selector", "condition")
 COUNTS = ("status", "n_seeds", "seeds_not_supported")
 WHICH = (named("task", "Task"), named("selector", "Selector"), label("condition", "Dir."))
 STATUS = Column("Seeds", lambda row: str(row["n_seeds"]) if row["n_seeds"] else row["status"], "w26")
+NOT_MEASURED = "not measured"  # by the code that made the records
 PASSES = tuple(f"passes_{epsilon:.2f}" for epsilon in EPSILONS)
+
+
+def or_not_measured(name: str, heading: str) -> Column:
+    """A column of numbers that records of older code do not have."""
+
+    def text(row: Row) -> str:
+        return NOT_MEASURED if row[name] is None and row["n_seeds"] else significant(row[name])
+
+    return Column(heading, text)
 
 
 def counted(seeds: Sequence[Measurement]) -> tuple[Row, Seeds]:
@@ -60,7 +66,7 @@ def axis_rows(model: ModelRecords, statistic: Statistic) -> Iterator[Row]:
 # --- the statistics -------------------------------------------------------------------------------------------------
 
 
-def _reachability(seeds: Seeds) -> dict[str, Any]:
+def reached(seeds: Seeds) -> dict[str, Any]:
     return over_seeds.reachability([(s.evaluate.source, s.evaluate.target, s.evaluate.at_dose(1.0)) for s in seeds])
 
 
@@ -72,7 +78,13 @@ def _dose(seeds: Seeds) -> dict[str, Any]:
     curves = [
         (s.evaluate.doses, over_seeds.curve(s.evaluate.source, s.evaluate.target, s.evaluate.patched)) for s in seeds
     ]
-    return over_seeds.dose_response(curves)
+    return over_seeds.dose_response(curves) | {"direction_share": mean_of_known(map(_direction_share, seeds))}
+
+
+def _direction_share(record: Measurement) -> float | None:
+    """||d|| / ||P||, mean over sites: the direction beside the pairs' own contrasts; None where those were not kept."""
+    own = record.norms.contrast or []
+    return mean_of_known(d / p for d, p in zip(record.norms.direction, own, strict=False) if p > 0)
 
 
 def _feedback(seeds: Seeds) -> dict[str, Any]:
@@ -102,9 +114,12 @@ def _reuse(seeds: Seeds) -> dict[str, Any]:
 
 
 AXES: dict[str, tuple[tuple[str, ...], Statistic]] = {  # axis -> columns, statistic
-    "reachability": (("rel_tar_mean", "rel_tar_sd", *PASSES, "wrong_way_mean"), _reachability),
+    "reachability": (("rel_tar_mean", "rel_tar_sd", *PASSES, "wrong_way_mean"), reached),
     "signed_reversal": (("ratio_mean", "ratio_sd", "infinite", "undefined", "passes"), _reversal),
-    "dose_response": (("rho_mean", "ordered", "reversed", "undefined"), _dose),
+    "dose_response": (
+        ("rho_mean", "ordered", "reversed", "undefined", "range_mean", "noise", "direction_share"),
+        _dose,
+    ),
     "feedback": (
         (
             *("hits", "endpoints", "mae", "readouts_mean", "already_met", "hits_not_already_met"),
@@ -198,13 +213,18 @@ DOSE_RESPONSE = _axis(
     title="Dose response",
     caption=(
         "Spearman correlation of target progress with dose over the ten doses: mean over seeds, seeds ordered (ρ "
-        "≥ .95), ordered the wrong way (ρ ≤ −.95, never a pass), and undefined (constant curve)."
+        "≥ .95), ordered the wrong way (ρ ≤ −.95, never a pass), undefined (constant curve), and ordered either way "
+        "over a range below 5 % of the gap, which is noise. Range: of the curve, in gaps. |d|/|P|: norm of the "
+        "direction over that of the pairs' own contrasts, mean over sites and seeds."
     ),
     columns=(
         decimal("rho_mean", "Mean ρ"),
         whole("ordered", "ρ ≥ .95"),
         whole("reversed", "ρ ≤ −.95"),
         whole("undefined", "Undefined"),
+        whole("noise", "Noise"),
+        decimal("range_mean", "Range"),
+        or_not_measured("direction_share", "|d|/|P|"),
     ),
 )
 FEEDBACK = _axis(
@@ -260,86 +280,4 @@ REUSE = _axis(
     ),
 )
 
-# --- over axes and thresholds ---------------------------------------------------------------------------------------
-
-
-def _summary(model: ModelRecords) -> Iterator[Row]:
-    chosen = [r for r in model.six_axis if (r.selector, r.condition) == ("coverage_driver", "P")]
-    return axis_rows(replace(model, six_axis=tuple(chosen)), every_axis)
-
-
-SUMMARY = Table(
-    name="summary",
-    title="Six numbers, not one",
-    caption=(
-        "One row per task, one column per axis, Coverage-Driver with evaluation-pair directions (P): Rel_tar and "
-        "reversal ratio (mean over seeds, passing seeds), curves with ρ ≥ .95, feedback hits, median off-target "
-        "KL in nats (seeds whose mean is ≤ .001), recovery on unseen pairs with refitted and with frozen "
-        "strengths."
-    ),
-    section="Six-axis protocol, Six numbers, not one",
-    group="protocol",
-    reads=("six_axis",),
-    rows=_summary,
-    fields=(
-        *(*KEYS, *COUNTS, "rel_tar_mean", "passes_0.40", "ratio_mean", "passes", "ordered", "hits", "endpoints"),
-        *("median", "seed_mean_passes", "refit_mean", "frozen_mean"),
-    ),
-    columns=(
-        named("task", "Task"),
-        STATUS,
-        with_count(
-            lambda r: fixed(r["rel_tar_mean"], 3), lambda r: of(r["passes_0.40"], r["n_seeds"]), "01 Reach\n≤ .4"
-        ),
-        with_count(lambda r: fixed(r["ratio_mean"], 2), lambda r: of(r["passes"], r["n_seeds"]), "02 Reversal\n≥ 2"),
-        Column("03 Dose\nρ ≥ .95", lambda r: of(r["ordered"], r["n_seeds"])),
-        out_of("hits", "endpoints", "04 Feedback\nhits"),
-        with_count(
-            lambda r: significant(r["median"]),
-            lambda r: of(r["seed_mean_passes"], r["n_seeds"]),
-            "05 Preservation\nmedian KL",
-        ),
-        decimal("refit_mean", "06 Reuse\nrefit"),
-        decimal("frozen_mean", "06 Reuse\nfrozen"),
-    ),
-)
-
-
-def _reach_counts(model: ModelRecords) -> list[Row]:
-    """Both direction rules in a row."""
-    rows: dict[tuple[str, str], Row] = {}
-    for row in axis_rows(model, _reachability):
-        if row["status"] == MEASURED:
-            found = rows.setdefault((row["task"], row["selector"]), {name: row[name] for name in ("task", "selector")})
-            found |= {f"{row['condition']}_{name}": row[name] for name in PASSES}
-            found[f"{row['condition']}_seeds"] = row["n_seeds"]
-    return list(rows.values())
-
-
-REACH_COUNTS = Table(
-    name="reach_counts",
-    title="Reachability over thresholds",
-    caption=(
-        "Seeds whose Rel_tar at dose 1 is at or below each threshold ε, with evaluation-pair directions (P) and "
-        "with training means (F); .40 is the operating choice."
-    ),
-    section="Six-axis protocol, Reachability",
-    group="protocol",
-    reads=("six_axis",),
-    rows=_reach_counts,
-    fields=("task", "selector", *(f"{condition}_{kind}" for condition in "PF" for kind in ("seeds", *PASSES))),
-    columns=(
-        named("task", "Task"),
-        named("selector", "Selector"),
-        *(
-            column
-            for condition in "PF"
-            for column in (
-                whole(f"{condition}_seeds", f"{condition}\nseeds"),
-                *(whole(f"{condition}_{name}", f"{condition}\n≤ {name[-3:]}") for name in PASSES),
-            )
-        ),
-    ),
-)
-
-TABLES = (SUMMARY, REACHABILITY, REACH_COUNTS, SIGNED_REVERSAL, DOSE_RESPONSE, FEEDBACK, PRESERVATION, REUSE)
+TABLES = (REACHABILITY, SIGNED_REVERSAL, DOSE_RESPONSE, FEEDBACK, PRESERVATION, REUSE)

@@ -3,6 +3,7 @@
 from sparse_control.tables import (
     alternatives,
     controls,
+    cost,
     estimator,
     findings,
     nulls,
@@ -10,6 +11,7 @@ from sparse_control.tables import (
     protocol,
     published,
     setup,
+    summary,
     transfer,
     uncertainty,
 )
@@ -17,6 +19,6 @@ from sparse_control.tables.table import Table
 
 MODULES = (
     *(setup, official, uncertainty, estimator, alternatives, nulls, transfer, findings),
-    *(protocol, controls, published),
+    *(protocol, summary, controls, cost, published),
 )
 TABLES: dict[str, Table] = {table.name: table for module in MODULES for table in module.TABLES}

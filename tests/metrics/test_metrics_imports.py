@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-MODULES = ["reachability", "reversal", "dose", "feedback", "preservation", "reuse"]
+MODULES = ["reachability", "reversal", "dose", "cost", "feedback", "preservation", "reuse"]
 
 
 def test_metrics_load_numpy_alone():
