@@ -24,7 +24,7 @@ from sparse_control.tables.official import (
     SWEPT,
     VALIDATED_LAYERS,
 )
-from sparse_control.tables.protocol import SUMMARY
+from sparse_control.tables.summary import SUMMARY
 from sparse_control.tables.table import Table, rows_of
 from sparse_control.tables.transfer import RANK_TRANSFER
 
