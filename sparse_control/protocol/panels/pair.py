@@ -81,7 +81,7 @@ class Pair:
     sign: int = 1
 
     def __post_init__(self) -> None:
-        if self.sign not in (1, -1):
+        if isinstance(self.sign, bool) or self.sign not in (1, -1):
             raise InputError(f"pair {self.id}: sign must be 1 or -1, got {self.sign!r}")
         for name in ("id", "task", "split", "orientation", "source", "target"):
             instance(name, getattr(self, name), str)
