@@ -11,6 +11,7 @@ import click
 from sparse_control import __version__
 from sparse_control.commands.doctor import doctor
 from sparse_control.commands.entry import exit_code
+from sparse_control.commands.export import export
 from sparse_control.commands.inputs import corpus, models
 from sparse_control.commands.lens import lens
 from sparse_control.commands.measure import run
@@ -29,6 +30,7 @@ from sparse_control.commands.stage import stage
         show,
         score,
         run,
+        export,
         lens,
         models,
         corpus,

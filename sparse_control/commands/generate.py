@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sparse_control.commands.options import ModelName, Text, log, source_options, template_option
+from sparse_control.commands.options import ModelName, Text, source_options, template_option
+from sparse_control.commands.recorded import loaded, measured_record, recorded_intervention
 from sparse_control.commands.text import json_text
 from sparse_control.errors import InputError
 
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
     from sparse_control.models import LanguageModel
     from sparse_control.protocol import Intervention
     from sparse_control.protocol.generation import Generation
-    from sparse_control.records.six_axis import Measurement
 
 SYSTEM = "You are a helpful assistant."
 
@@ -72,15 +72,15 @@ def generate(
         raise InputError("--seed says which seed of --record; for the draws there is --sampling-seed")
     if template and chat is None:
         raise InputError("--template is of the chat template, which --prompt does not go through; use --chat")
-    measured = None if record is None else _measured(record, seed)
+    measured = None if record is None else measured_record(record, seed)
     content = None if intervention is None else _own(intervention)
 
     from sparse_control.protocol.generation import generate as continue_prompt
 
-    lm = _loaded(model, measured)
+    lm = loaded(model, measured)
     try:
         if measured is not None:
-            applied = _recorded(lm, record, measured, mmlu, xstest)
+            applied, _ = recorded_intervention(lm, record, measured, mmlu, xstest)
         else:
             applied = _checked(lm, intervention, content)
         lm = lm.with_template_arguments(lm.template_arguments | template)
@@ -136,87 +136,6 @@ def _norm(direction: Any) -> float | None:
     """Null where the squares overflow."""
     value = float(direction.norm())
     return value if math.isfinite(value) else None
-
-
-def _measured(path: Path, seed: int | None) -> "Measurement":
-    """The record of one seed, checked before any model is loaded."""
-    from sparse_control.records.base import read_record_lines
-    from sparse_control.records.six_axis import Measurement
-
-    records = {record.seed: record for record in read_record_lines(Measurement, path)}
-    if not records:
-        raise InputError(f"{path}: holds no record")
-    chosen = min(records) if seed is None else seed
-    if chosen not in records:
-        raise InputError(f"{path}: has no seed {chosen}; there are: {', '.join(map(str, sorted(records)))}")
-    record = records[chosen]
-    if not record.supported:
-        raise InputError(f"{path}: seed {chosen}: the task is not supported by {record.model}, so nothing was selected")
-    if not record.support:
-        raise InputError(f"{path}: seed {chosen}: support: is empty, there is nothing to apply")
-    return record
-
-
-def _loaded(model: str | None, measured: "Measurement | None") -> "LanguageModel":
-    from sparse_control.models import load_model
-    from sparse_control.models.locate import check_model_name
-    from sparse_control.project import project_folder
-    from sparse_control.registry import registry
-    from sparse_control.settings import load_settings
-
-    name = model or (measured.model.replace("--", "/") if measured is not None else None)
-    if model is None and measured is not None and "/" not in name and name not in registry():
-        raise InputError(f"the record was measured on {name}, which is no registry name; say where it is by --model")
-    settings = load_settings(project_folder() / "params.yaml", "smoke", name)
-    check_model_name(settings.model)
-    log(f"loading {settings.model} ...")
-    lm = load_model(settings.model, dtype=settings.dtype).with_template_arguments(
-        settings.protocol.template_arguments
-        if measured is None
-        else measured.provenance.model.get("template_arguments", {})
-    )
-    if measured is not None:
-        made_by = measured.provenance.model.get("weights_sha256")
-        if made_by not in (None, lm.provenance["weights_sha256"]):
-            raise InputError(
-                f"the record was measured on other weights ({measured.model}, {made_by[:12]}) than {lm.name} has here; "
-                "give the model with --model"
-            )
-    return lm
-
-
-def _recorded(
-    lm: "LanguageModel", path: Path, measured: "Measurement", mmlu: Path | None, xstest: Path | None
-) -> "Intervention":
-    from sparse_control.models.sites import parse_site
-    from sparse_control.protocol import Intervention
-    from sparse_control.protocol.fitting import fitted_directions
-    from sparse_control.protocol.panels import PanelSources, panel_source
-
-    sources = PanelSources(mmlu, xstest)
-    made_of = measured.panels.pairs if measured.panels is not None else "own"
-    if panel_source(measured.task, sources) != made_of:
-        raise InputError(
-            f"{path}: the pairs of {measured.task} come from {made_of}; give it by --mmlu DIR or --xstest FILE"
-        )
-    support = tuple(parse_site(name) for name in measured.support)
-    fit = measured.gate.fit
-    log(f"directions from the fitting split of {measured.task}, seed {measured.seed} ...")
-    fitted = fitted_directions(
-        lm, support, task=measured.task, seed=measured.seed, n_pairs=fit.built,
-        minimum_gap=measured.gate.minimum_gap, sources=sources,
-    )  # fmt: skip
-    norms = [float(direction.norm()) for direction in fitted.directions]
-    same = measured.condition != "F" or all(
-        abs(here - there) <= 1e-3 * max(here, there)
-        for here, there in zip(norms, measured.norms.direction, strict=True)
-    )
-    if fitted.kept != fit.kept or not same:
-        raise InputError(
-            f"{path}: seed {measured.seed}: the fitting split drawn here is not the one of the record (its pairs or "
-            "directions differ); it was measured by other code, panels or settings: measure it again"
-        )
-    return Intervention(support, tuple(measured.strengths), fitted.directions)
 
 
 def _own(path: Path) -> Any:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sparse_control.errors import InputError
-from sparse_control.files import check_size, write_bytes
+from sparse_control.files import check_size
 
 if TYPE_CHECKING:
     from sparse_control.models import LanguageModel
@@ -237,49 +237,3 @@ def _as_float64(path: Path, name: str, tensor: Any) -> np.ndarray:
 
 
 READERS = {".gguf": _read_gguf, ".safetensors": _read_safetensors, ".npz": _read_npz, ".pt": _read_pt}
-
-
-def write_directions(path: Path, by_layer: Mapping[int, np.ndarray], *, model_hint: str) -> Path:
-    """Write a vector per layer for other tools: .gguf for repeng and llama.cpp, .safetensors for steering-vectors.
-
-    Args:
-        path: ends in .gguf or .safetensors (tensors `layer.L`).
-        by_layer: block index -> (d,), in the units that are added to the output of that block.
-        model_hint: the model's type as its configuration names it, such as `llama`.
-
-    Raises:
-        InputError: another ending, or a file that cannot be written.
-        ValueError: no layer.
-    """
-    path = Path(path)
-    if not by_layer:
-        raise ValueError("by_layer must hold at least one layer")
-    vectors = {layer: np.ascontiguousarray(vector, dtype=np.float32) for layer, vector in sorted(by_layer.items())}
-    if path.suffix == ".safetensors":
-        import safetensors.numpy
-
-        write_bytes(path, safetensors.numpy.save({f"layer.{layer}": vector for layer, vector in vectors.items()}))
-    elif path.suffix == ".gguf":
-        write_bytes(path, _gguf_bytes(vectors, model_hint))
-    else:
-        raise InputError(f"{path}: write .gguf for repeng and llama.cpp, or .safetensors for steering-vectors")
-    return path
-
-
-def _gguf_bytes(vectors: Mapping[int, np.ndarray], model_hint: str) -> bytes:
-    import tempfile
-
-    from gguf import GGUFWriter
-
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "vector.gguf"
-        writer = GGUFWriter(file, "controlvector")
-        writer.add_string("controlvector.model_hint", model_hint)
-        writer.add_uint32("controlvector.layer_count", len(vectors))
-        for layer, vector in vectors.items():
-            writer.add_tensor(f"direction.{layer}", vector)
-        writer.write_header_to_file()
-        writer.write_kv_data_to_file()
-        writer.write_tensors_to_file()
-        writer.close()
-        return file.read_bytes()

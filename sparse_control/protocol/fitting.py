@@ -15,7 +15,7 @@ from sparse_control.models.sites import Site
 from sparse_control.protocol.directions import mean_contrast
 from sparse_control.protocol.effects import EFFECTS, Effects, effect_columns, joint_readouts, measured_effects
 from sparse_control.protocol.gate import GatedPairs, candidate_sites, gated_pairs, kept_pairs
-from sparse_control.protocol.panels import PanelSources, build_pairs, off_target_panel
+from sparse_control.protocol.panels import Pair, PanelSources, build_pairs, off_target_panel
 from sparse_control.protocol.preservation import OffTargetPanel
 from sparse_control.protocol.selectors import Selection
 from sparse_control.protocol.selectors.omp import Measure
@@ -147,11 +147,11 @@ class FittedDirections:
 
     Attributes:
         directions: (site width,) float64 per site.
-        kept: pairs of the split that pass the gate.
+        pairs: those of the split that pass the gate.
     """
 
     directions: tuple[Tensor, ...]
-    kept: int
+    pairs: tuple[Pair, ...]
 
 
 def fitted_directions(
@@ -183,7 +183,8 @@ def fitted_directions(
     kept = kept_pairs(split.y_source, split.y_target, minimum_gap)
     if not kept:
         raise ValueError(f"task {task}: no pair of the fitting split has a gap of {minimum_gap:g} logits on {lm.name}")
-    return FittedDirections(mean_contrast(split.take(kept).contrasts, support), len(kept))
+    gated = split.take(kept)
+    return FittedDirections(mean_contrast(gated.contrasts, support), gated.pairs)
 
 
 def _tensor_bytes(value: Any) -> int:

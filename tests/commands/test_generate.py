@@ -38,7 +38,7 @@ class Words:
 def tiny(monkeypatch):
     lm = tiny_model()
     lm = LanguageModel(lm.model, Words(), lm.provenance | {"weights_sha256": "f" * 64}, lm.layout)
-    monkeypatch.setattr(command, "_loaded", lambda model, measured: lm)
+    monkeypatch.setattr(command, "loaded", lambda model, measured: lm)
     return lm
 
 
@@ -169,7 +169,7 @@ def test_arguments_reach_the_chat_template_and_are_told(run, tiny, own, monkeypa
         "{% for m in messages %}{{ m.content }} {% endfor %}{% if think is sameas true %}w9{% endif %}"
     )
     lm = LanguageModel(tiny.model, tokenizer, tiny.provenance, tiny.layout)
-    monkeypatch.setattr(command, "_loaded", lambda model, measured: lm)
+    monkeypatch.setattr(command, "loaded", lambda model, measured: lm)
     call = ["--chat", "w5", "--system", "w6", "--intervention", own(), "--tokens", 5, "--dose", 0, "--json"]
     code, out, _ = run(*call, "--template", "think=true", "--template", "date=2031-12-24")
     report = json.loads(out)

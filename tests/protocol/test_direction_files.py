@@ -7,7 +7,8 @@ from gguf import GGUFReader, GGUFWriter
 from safetensors.torch import save_file
 
 from sparse_control.errors import InputError
-from sparse_control.protocol.direction_files import read_directions, write_directions
+from sparse_control.protocol.direction_files import read_directions
+from sparse_control.protocol.direction_writing import write_directions
 from tests.support.tiny import N_LAYERS, WIDTH, tiny_model
 
 
@@ -31,7 +32,7 @@ def saved(path, content):
     return path
 
 
-@pytest.mark.parametrize("suffix", [".gguf", ".safetensors"])
+@pytest.mark.parametrize("suffix", [".gguf", ".safetensors", ".npz", ".pt"])
 def test_written_directions_are_read_back_layer_by_layer(lm, tmp_path, suffix):
     given = {2: vectors(WIDTH), 0: vectors(WIDTH, seed=1)}
     found = read_directions(write_directions(tmp_path / f"v{suffix}", given, model_hint="llama"), lm)
