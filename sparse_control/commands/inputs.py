@@ -28,7 +28,11 @@ def models_list() -> None:
 @models.command("fetch")
 @click.argument("name")
 def models_fetch(name: str) -> None:
-    """Download the weights of NAME and check their hash."""
+    """Download the weights of NAME and check their hash.
+
+    \b
+    python -m sparse_control models fetch smollm2-135m-instruct
+    """
     from sparse_control.models.fetch import fetch_model
 
     click.echo(fetch_model(name, progress=log))
@@ -43,7 +47,11 @@ def corpus() -> None:
 @preset_options
 @click.option("--out", type=Folder(), metavar="DIR", help="Copy it into this folder, too; the cache has it anyway.")
 def corpus_build(preset: str, model: str | None, out: Path | None) -> None:
-    """Build the corpus from its pinned source for the tokenizer of the model."""
+    """Build the corpus from its pinned source for the tokenizer of the model.
+
+    \b
+    python -m sparse_control corpus build --preset paper
+    """
     from sparse_control.corpus import METADATA, WINDOWS, build
     from sparse_control.files import write_bytes
     from sparse_control.models import load_model

@@ -58,6 +58,9 @@ def lens_write(
     """Fit a lens with exact Jacobians and write it to FILE.
 
     A fit that was ended goes on where it was when the command is given again.
+
+    \b
+    python -m sparse_control lens write --prompts 32 --layers 6,15,24 --out lens.pt
     """
     from sparse_control.jacobian.lens import check_target
     from sparse_control.records.lock import lock_around
@@ -98,7 +101,11 @@ def lens_write(
 @_file_argument
 @_json_option
 def lens_show(file: Path, as_json: bool) -> None:
-    """Print what FILE says of itself; no model is loaded."""
+    """Print what FILE says of itself; no model is loaded.
+
+    \b
+    python -m sparse_control lens show lens.pt
+    """
     from sparse_control.files import sha256_file
     from sparse_control.jacobian.lens import read_lens
     from sparse_control.records.base import printable
@@ -129,7 +136,13 @@ def lens_show(file: Path, as_json: bool) -> None:
 def lens_score(
     file: Path, preset: str, model: str | None, facts: str, layers: tuple[int, ...] | None, as_json: bool
 ) -> None:
-    """ISS with the lens in FILE as the transport, beside Raw-ISS of the same states."""
+    """ISS with the lens in FILE as the transport, beside Raw-ISS of the same states.
+
+    Says so where the lens was fitted on another model: other files, dtype or libraries.
+
+    \b
+    python -m sparse_control lens score lens.pt --layers 15
+    """
     from sparse_control.files import sha256_file
     from sparse_control.jacobian.lens import read_lens
     from sparse_control.records.base import printable

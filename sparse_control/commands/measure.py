@@ -132,40 +132,58 @@ _add(
     "experiment-a", "flows.experiments:experiment_a",
     """Sketches of every rank against exact Jacobians (stage A).
 
-    How good is Q B, and at which rank? Full-reference calibration, on a model small enough for it.""",
+    How good is Q B, and at which rank? Full-reference calibration, on a model small enough for it.
+
+    \b
+    python -m sparse_control run experiment-a --root runs/by-hand""",
 )  # fmt: skip
 _add(
     "experiment-b", "flows.experiments:experiment_b",
     """Does the rank of the small model do for a medium one?
 
     Direct actions and the behaviour of the rank on the medium model, measured into its own folder. With the small
-    model's --root, `show rank_transfer` compares the two.""",
+    model's --root, `show rank_transfer` compares the two.
+
+    \b
+    python -m sparse_control run experiment-b --root runs/by-hand""",
     preset="medium",
 )  # fmt: skip
 _add(
     "experiment-c", "flows.experiments:experiment_c",
     """Every layer's estimator by one fixed rule (stage B).
 
-    Held-out activations, nested ranks, several sketch seeds; what no step of the ladder mends stays unresolved.""",
+    Held-out activations, nested ranks, several sketch seeds; what no step of the ladder mends stays unresolved.
+
+    \b
+    python -m sparse_control run experiment-c --root runs/by-hand""",
 )  # fmt: skip
 _add(
     "experiment-d", "flows.experiments:experiment_d",
     """Freeze every choice, then measure the benchmark once (stages C and D).
 
-    Needs what experiment-a and experiment-c measured in the same folder.""",
+    Needs what experiment-a and experiment-c measured in the same folder.
+
+    \b
+    python -m sparse_control run experiment-d --root runs/by-hand""",
     ends_with_d=True,
 )  # fmt: skip
 _add(
     "nulls", "flows.experiments:nulls",
     """The same tables where nothing is to be found.
 
-    Once with a corpus of shuffled tokens and once with a model of redrawn weights, in nulls/ of the model's folder.""",
+    Once with a corpus of shuffled tokens and once with a model of redrawn weights, in nulls/ of the model's folder.
+
+    \b
+    python -m sparse_control run nulls --root runs/by-hand""",
 )  # fmt: skip
 _add(
     "alternatives", "flows.experiments:alternatives",
     """Other estimators of the same Jacobians, kept apart.
 
-    Each is validated and saved under its own name and is never part of official ISS. Needs experiment-a.""",
+    Each is validated and saved under its own name and is never part of official ISS. Needs experiment-a.
+
+    \b
+    python -m sparse_control run alternatives --root runs/by-hand""",
 )  # fmt: skip
 
 
