@@ -1,5 +1,6 @@
 """Six-axis protocol: one study per (task, selector, condition), one record per seed."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from flows.common import Progress, Step, files_of
 from flows.parameters import Run, checked_run, resolved_path
 from flows.reports import tables_artifact
 from sparse_control.models.identity import model_identity
+from sparse_control.protocol.given import GivenFile
 from sparse_control.protocol.grid import restricted, studies, templated
 from sparse_control.protocol.panels import PanelSources
 from sparse_control.protocol.stored import Survey, said, survey
@@ -21,7 +23,13 @@ from tasks.tables import manifest
 NAME = "six-axis"
 
 
-def measure(run: Run, mmlu: Path | None = None, xstest: Path | None = None, replace: bool = False) -> dict[str, Any]:
+def measure(
+    run: Run,
+    mmlu: Path | None = None,
+    xstest: Path | None = None,
+    replace: bool = False,
+    given: tuple[GivenFile, ...] = (),
+) -> dict[str, Any]:
     """Can a push hit, undo, dial, track, spare and carry over?
 
     Measures every study that the settings ask for; unchanged studies whose files are whole are skipped.
@@ -30,18 +38,19 @@ def measure(run: Run, mmlu: Path | None = None, xstest: Path | None = None, repl
         mmlu, xstest: MMLU's folder and XSTest's file, in place of the project's own texts.
         replace: whether records that are asked for and were measured with other settings, code or model files are
             measured again; the old ones are moved to `replaced/` of the root. Without it such a run is refused.
+        given: interventions from files, whose names the settings have among their selectors.
 
     Returns, Raises: as `flows.official_iss.measure`.
     """
     with root_lock(run.root, wait=run.wait):
-        found = survey(run.root, run.settings, PanelSources(mmlu, xstest))
+        found = survey(run.root, run.settings, PanelSources(mmlu, xstest), given)
         if not replace:
             found.refuse()
         for line in said(found, run.root):
             click.echo(f"{run.flow}: {line}", err=True)
         with started_runner(run.dask, run.root, STUDY) as runner:
             progress = Progress(run.flow, runner)
-            receipts = progress.run(_studies(run, {"mmlu": mmlu, "xstest": xstest}, found), below=run.root)
+            receipts = progress.run(_studies(run, {"mmlu": mmlu, "xstest": xstest}, found, given), below=run.root)
             manifest(root=str(run.root), names=files_of(receipts))
             tables_artifact(run.flow, run.root, "protocol")
     return progress.summary(run)
@@ -62,6 +71,10 @@ def six_axis(
     xstest: str | None = None,
     template: dict[str, str | bool | int | float] | None = None,
     replace: bool = False,
+    interventions: list[str] | None = None,
+    layer: int | None = None,
+    row: int | None = None,
+    strength: float | None = 1.0,
 ) -> dict[str, Any]:
     """`measure`, for a deployment.
 
@@ -69,15 +82,18 @@ def six_axis(
         tasks, selectors, conditions, seeds: those asked for, in place of the preset's; records of others stay.
         template: arguments of the chat template, over those of the settings.
         root: folder that gets `MODEL/six_axis/`.
+        interventions, layer, row, strength: files, and how each is read; strength None is fitted.
     """
+    read = {"layer": layer, "row": row, "strength": strength}
+    given = tuple(GivenFile.of(resolved_path("intervention", path), **read) for path in interventions or ())
     which = {"tasks": tasks or (), "selectors": selectors or (), "conditions": conditions or (), "seeds": seeds or ()}
-    narrowed = lambda settings: templated(restricted(settings, **which), template or {})  # noqa: E731
+    narrowed = lambda settings: templated(restricted(settings, **which, given=given), template or {})  # noqa: E731
     run = checked_run(NAME, preset, model, root, dask, wait, narrowed=narrowed)
     files = (None if path is None else resolved_path(name, path) for name, path in (("mmlu", mmlu), ("xstest", xstest)))
-    return measure(run, *files, replace=replace)
+    return measure(run, *files, replace=replace, given=given)
 
 
-def _studies(run: Run, files: dict[str, Path | None], found: Survey) -> list[Step]:
+def _studies(run: Run, files: dict[str, Path | None], found: Survey, given: tuple[GivenFile, ...]) -> list[Step]:
     replaced = {(key.task, key.selector, key.condition) for key in found.others}
     protocol = run.settings.protocol
     common = {
@@ -89,6 +105,8 @@ def _studies(run: Run, files: dict[str, Path | None], found: Survey) -> list[Ste
 
     def step(panel: str, selector: str, condition: str) -> Step:
         own = common | {"panel": panel, "selector": selector, "condition": condition}
+        if file := next((each for each in given if selector in each.names), None):
+            own["intervention"] = asdict(file)
         if (
             panel,
             selector,

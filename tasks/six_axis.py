@@ -1,6 +1,7 @@
 """One six-axis study, a (task, selector, condition) over all seeds, and one record of it, as tasks."""
 
 from pathlib import Path
+from typing import Any
 
 from prefect import task
 
@@ -28,6 +29,7 @@ def study(
     mmlu: Path | None = None,
     xstest: Path | None = None,
     replace: bool = False,
+    intervention: dict[str, Any] | None = None,
 ) -> dict[str, str]:
     """Receipt of the measurement file of one study."""
     from sparse_control.protocol import study as protocol
@@ -37,7 +39,7 @@ def study(
     with exclusive(settings, weights):
         return protocol.run(
             root=Path(root), settings=settings, task=panel, selector=selector, condition=condition, sources=sources,
-            replace=replace,
+            replace=replace, given=_given(intervention),
         ).as_json()  # fmt: skip
 
 
@@ -58,6 +60,7 @@ def record(
     mmlu: Path | None = None,
     xstest: Path | None = None,
     replace: bool = False,
+    intervention: dict[str, Any] | None = None,
 ) -> dict[str, str]:
     """Receipt of the part file of one seed of a study."""
     from sparse_control.protocol import study as protocol
@@ -67,5 +70,12 @@ def record(
     with exclusive(settings, weights):
         return protocol.run_seed(
             root=Path(root), settings=settings, task=panel, selector=selector, condition=condition, seed=seed,
-            sources=sources, replace=replace,
+            sources=sources, replace=replace, given=_given(intervention),
         ).as_json()  # fmt: skip
+
+
+def _given(intervention: dict[str, Any] | None) -> Any:
+    """The file of an intervention, from the plain values that a key is made of."""
+    from sparse_control.protocol.given import GivenFile
+
+    return None if intervention is None else GivenFile(**intervention)

@@ -423,7 +423,7 @@ def test_a_run_hands_its_options_on(run, given_flow, tmp_path, command):
     code, out, _ = run("run", command, *options)
     expected = {"preset": "paper", "model": "m", "root": str(tmp_path), "dask": None, "wait": False}
     facts = {"facts", "prompts", "replace"}
-    more = {"narrowed", "mmlu", "xstest", "replace"} if command == "six-axis" else {"accept_code", *facts}
+    more = {"narrowed", "mmlu", "xstest", "replace", "given"} if command == "six-axis" else {"accept_code", *facts}
     assert code == 0 and {name: value for name, value in seen.items() if name not in more} == expected
     assert out.splitlines() == ["A: unchanged, 1 files", "B: measured, 0 files", f"{command}: m at preset paper in r"]
 
@@ -459,8 +459,15 @@ def test_six_axis_hands_on_what_is_asked_for(run, given_flow, tmp_path):
     assert asked.seeds_of("ioi") == [0, 5]
     assert seen == {
         "preset": "smoke", "model": None, "root": str(tmp_path), "dask": None, "wait": True, "mmlu": tmp_path,
-        "xstest": tmp_path / "xstest.csv", "replace": True,
+        "xstest": tmp_path / "xstest.csv", "replace": True, "given": (),
     }  # fmt: skip
+
+    own = ["--intervention", INTERVENTION, "--strength", "fit"]
+    assert run("run", "six-axis", "--root", tmp_path, "--task", "ioi", *own)[0] == 0
+    (given,) = seen["given"]
+    assert (given.path, given.layer, given.row, given.strength) == (INTERVENTION, None, None, None)
+    asked = seen.pop("narrowed")(load_settings(PROJECT / "params.yaml")).protocol
+    assert asked.selectors == list(given.names) and asked.conditions == ["F", "O"]
 
 
 @pytest.mark.parametrize(
@@ -468,6 +475,12 @@ def test_six_axis_hands_on_what_is_asked_for(run, given_flow, tmp_path):
     [
         (["--task", "mmlu"], ["task must be one of ioi, sentiment", "'mmlu'"]),
         (["--selector", "driver"], ["selector must be one of driver_omp", "'driver'"]),
+        (["--layer", "3"], ["--layer: says how --intervention FILE is read"]),
+        (["--strength", "fit"], ["--strength: says how --intervention FILE is read"]),
+        (["--intervention", str(INTERVENTION), "--strength", "much"], ["'much' is no number; give one, or fit"]),
+        (["--intervention", str(INTERVENTION), "--strength", "nan"], ["strength must be a number other than 0"]),
+        (["--intervention", "absent.npz"], ["absent.npz: no such file"]),
+        (["--intervention", str(INTERVENTION), "--condition", "P"], ["vectors of its own", "use F or O"]),
         (["--condition", "p"], ["condition must be one of P, F, O, got 'p'"]),
         (["--seed", "-1"], ["seed must be a whole number from 0 on, got -1"]),
         (["--seed", "1.5"], ["'1.5' is not a valid integer"]),

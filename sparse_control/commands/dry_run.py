@@ -1,6 +1,6 @@
 """`run six-axis --dry-run`: what would be measured, how much work it is, and about how long it takes here."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,16 +9,20 @@ from sparse_control.commands.text import aligned
 from sparse_control.errors import InputError
 
 if TYPE_CHECKING:
+    from sparse_control.protocol.given import GivenFile
     from sparse_control.protocol.work import Item, Rates
     from sparse_control.settings import Settings
 
 
-def plan_lines(settings: "Settings", mmlu: Path | None, xstest: Path | None) -> list[str]:
+def plan_lines(
+    settings: "Settings", mmlu: Path | None, xstest: Path | None, given: Sequence["GivenFile"] = ()
+) -> list[str]:
     """The plan of a six-axis run as a table; the model is loaded, and timed on a few prompts.
 
     Args:
         settings: what is asked for.
         mmlu, xstest: files in place of the project's own texts.
+        given: interventions from files; each is read and held against the model.
 
     Raises:
         InputError: the model cannot be loaded, a panel has too few pairs, or no task is supported by the model.
@@ -32,6 +36,8 @@ def plan_lines(settings: "Settings", mmlu: Path | None, xstest: Path | None) -> 
     pin_threads(settings.threads)
     log(f"loading {settings.model} ...")
     lm = load_model(settings.model, dtype=settings.dtype).with_template_arguments(protocol.template_arguments)
+    for file in given:
+        file.intervention(lm)
     pairs = build_all_pairs(
         lm, protocol, lambda task, encoder, split, n, seed: build_pairs(task, encoder, split, n, seed, sources)
     )

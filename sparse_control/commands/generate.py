@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sparse_control.commands.options import ModelName, Text, source_options, template_option
+from sparse_control.commands.options import ModelName, Text, layer_options, source_options, template_option
 from sparse_control.commands.recorded import loaded, measured_record, recorded_intervention
 from sparse_control.commands.text import json_text
 from sparse_control.errors import InputError
@@ -32,8 +32,9 @@ SYSTEM = "You are a helpful assistant."
 @click.option("--seed", type=click.IntRange(min=0), metavar="N", help="Which seed of the record; its first by default.")
 @click.option(
     "--intervention", type=click.Path(path_type=Path), metavar="FILE",
-    help="Or support, strengths and directions from a JSON file; examples/intervention_example.json has every field.",
+    help="Or an intervention of your own, as of `run six-axis`: .gguf, .safetensors, .npz, .pt or .json.",
 )  # fmt: skip
+@layer_options
 @click.option(
     "--dose", "doses", type=float, multiple=True, metavar="G",
     help="Repeat for several; -1, 0 and 1 by default. 0 is the unpatched model, -1 the opposite push.",
@@ -53,8 +54,9 @@ SYSTEM = "You are a helpful assistant."
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, token ids and log-probabilities included.")
 def generate(
     prompt: str | None, chat: str | None, system: str, template: dict[str, Any], record: Path | None, seed: int | None,
-    intervention: Path | None, doses: tuple[float, ...], phases: str, tokens: int, temperature: float,
-    sampling_seed: int, mmlu: Path | None, xstest: Path | None, model: str | None, together: bool, as_json: bool,
+    intervention: Path | None, layer: int | None, row: int | None, doses: tuple[float, ...], phases: str, tokens: int,
+    temperature: float, sampling_seed: int, mmlu: Path | None, xstest: Path | None, model: str | None, together: bool,
+    as_json: bool,
 ) -> None:  # fmt: skip
     """Let the model write on under an intervention, once per dose.
 
@@ -72,8 +74,12 @@ def generate(
         raise InputError("--seed says which seed of --record; for the draws there is --sampling-seed")
     if template and chat is None:
         raise InputError("--template is of the chat template, which --prompt does not go through; use --chat")
+    if (layer, row) != (None, None) and intervention is None:
+        raise InputError("--layer and --row say how --intervention FILE is read; give one")
+    from sparse_control.protocol.given import GivenFile
+
     measured = None if record is None else measured_record(record, seed)
-    content = None if intervention is None else _own(intervention)
+    given = None if intervention is None else GivenFile.of(intervention, layer=layer, row=row)
 
     from sparse_control.protocol.generation import generate as continue_prompt
 
@@ -82,7 +88,7 @@ def generate(
         if measured is not None:
             applied, _ = recorded_intervention(lm, record, measured, mmlu, xstest)
         else:
-            applied = _checked(lm, intervention, content)
+            applied = given.intervention(lm)
         lm = lm.with_template_arguments(lm.template_arguments | template)
         ids = lm.encode(prompt) if chat is None else lm.encode_chat(chat, system=system)
         done = continue_prompt(
@@ -136,18 +142,3 @@ def _norm(direction: Any) -> float | None:
     """Null where the squares overflow."""
     value = float(direction.norm())
     return value if math.isfinite(value) else None
-
-
-def _own(path: Path) -> Any:
-    """The checked content of an intervention file."""
-    from sparse_control.protocol.intervention_file import InterventionFile
-    from sparse_control.records.base import read_record
-
-    return read_record(InterventionFile, path)
-
-
-def _checked(lm: "LanguageModel", path: Path, content: Any) -> "Intervention":
-    try:
-        return content.intervention(lm)
-    except ValueError as error:
-        raise InputError(f"{path}: {error}") from error

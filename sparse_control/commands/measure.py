@@ -1,9 +1,9 @@
 """`run`: measuring, through the flows."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -11,7 +11,10 @@ from sparse_control.commands.entry import fail
 from sparse_control.commands.generate import generate
 from sparse_control.commands.options import (
     Folder,
+    Strength,
     Text,
+    layer_options,
+    log,
     model_option,
     preset_option,
     run_root_option,
@@ -22,6 +25,12 @@ from sparse_control.commands.options import (
 from sparse_control.errors import InputError
 from sparse_control.project import project_folder
 
+if TYPE_CHECKING:
+    from sparse_control.protocol.given import GivenFile
+
+
+WEAK = 0.05  # of the activations' norm: a push below it is told of
+
 
 @click.group(commands=[generate])
 def run() -> None:
@@ -29,15 +38,21 @@ def run() -> None:
 
 
 def _run_flow(
-    name: str, function: str, where: dict[str, Any], more: dict[str, Any] | None = None, **checked: Any
-) -> None:
-    """Check the parameters of a flow, then run it in this process and print its steps.
+    name: str,
+    function: str,
+    where: dict[str, Any],
+    more: dict[str, Any] | None = None,
+    quiet: bool = False,
+    **checked: Any,
+) -> dict[str, Any]:
+    """Check the parameters of a flow, then run it in this process and print its steps; gives what the flow returns.
 
     Args:
         name: of the flow.
         function: `module:function` that takes the checked parameters.
         where: preset, model, root, dask and wait.
         more: further arguments of the function.
+        quiet: whether the steps are not printed.
         checked: further arguments of `flows.parameters.checked_run`.
     """
     root = where["root"] or project_folder() / "runs" / where["preset"]
@@ -50,9 +65,11 @@ def _run_flow(
         raise
     except Exception as error:  # a task failed; Prefect has logged where
         raise click.exceptions.Exit(fail(f"{type(error).__name__}: {error}", 1)) from error
-    for step in result["steps"]:
-        click.echo(f"{step['step']}: {'unchanged' if step['skipped'] else 'measured'}, {len(step['files'])} files")
-    click.echo(f"{result['flow']}: {result['model']} at preset {result['preset']} in {result['root']}")
+    if not quiet:
+        for step in result["steps"]:
+            click.echo(f"{step['step']}: {'unchanged' if step['skipped'] else 'measured'}, {len(step['files'])} files")
+        click.echo(f"{result['flow']}: {result['model']} at preset {result['preset']} in {result['root']}")
+    return result
 
 
 def _where_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -196,6 +213,19 @@ _add(
 @click.option("--seed", "seeds", multiple=True, type=int, metavar="N", help="Only this seed; repeat for several.")
 @source_options
 @template_option
+@click.option(
+    "--intervention", "interventions", multiple=True, type=click.Path(path_type=Path), metavar="FILE",
+    help="An intervention of your own in place of the selectors, with random controls of equal size: a control vector "
+    "of repeng (.gguf), .safetensors, .npz, weights-only .pt, or .json as examples/intervention_example.json. Added at "
+    "the last token; repeat for several.",
+)  # fmt: skip
+@layer_options
+@click.option(
+    "--strength", type=Strength(), default=1.0, show_default=True, metavar="X|fit",
+    help="Factor on the vectors of --intervention at dose 1; fit takes the one that brings the fitting pairs closest "
+    "to their targets.",
+)  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="The six numbers unrounded, as one JSON object.")
 @click.option("--dry-run", is_flag=True, help="Print sites, forwards, tokens and estimated time; measure nothing.")
 @click.option("--replace", is_flag=True,
               help="Measure records again that were measured with other settings, code or model files; the old ones "
@@ -203,7 +233,8 @@ _add(
 def run_six_axis(
     preset: str, model: str | None, root: Path | None, dask: str | None, wait: bool, tasks: tuple[str, ...],
     selectors: tuple[str, ...], conditions: tuple[str, ...], seeds: tuple[int, ...], mmlu: Path | None,
-    xstest: Path | None, template: dict[str, Any], dry_run: bool, replace: bool,
+    xstest: Path | None, template: dict[str, Any], interventions: tuple[Path, ...], layer: int | None,
+    row: int | None, strength: float | None, as_json: bool, dry_run: bool, replace: bool,
 ) -> None:  # fmt: skip
     """The six-axis protocol: can a push hit, undo, dial, track, spare and carry over?
 
@@ -211,13 +242,19 @@ def run_six_axis(
     others; records measured one by one are those of the whole run, and none that is there is lost: one measured with
     other settings, code or model files stays until --replace. `show protocol --plan` says what each name means.
 
+    A vector of --intervention is the same for every pair (F), or turned with the pair's orientation (O) where a task
+    has both, as in IOI. Nothing is selected: axis 6 has it as it is (frozen), and with one common factor of its
+    strengths that is fitted on the unseen pairs (refit).
+
     \b
     python -m sparse_control run six-axis --dry-run
     python -m sparse_control run six-axis --task ioi --selector driver_omp --condition F --seed 0
+    python -m sparse_control run six-axis --task sentiment --intervention probe.npz --layer 15 --strength fit
     """
     from sparse_control.protocol.grid import restricted, templated
 
-    which = {"tasks": tasks, "selectors": selectors, "conditions": conditions, "seeds": seeds}
+    given = _given(interventions, layer, row, strength)
+    which = {"tasks": tasks, "selectors": selectors, "conditions": conditions, "seeds": seeds, "given": given}
     narrowed = lambda settings: templated(restricted(settings, **which), template)  # noqa: E731
     if dry_run:
         from sparse_control.commands.dry_run import plan_lines
@@ -226,8 +263,49 @@ def run_six_axis(
 
         settings = narrowed(load_settings(project_folder() / "params.yaml", preset, model))
         check_model_name(settings.model)
-        click.echo("\n".join(plan_lines(settings, mmlu, xstest)))
+        click.echo("\n".join(plan_lines(settings, mmlu, xstest, given)))
         return
     where = {"preset": preset, "model": model, "root": root, "dask": dask, "wait": wait}
-    more = {"mmlu": mmlu and mmlu.resolve(), "xstest": xstest and xstest.resolve(), "replace": replace}
-    _run_flow("six-axis", "flows.six_axis:measure", where, more, narrowed=narrowed)
+    more = {"mmlu": mmlu and mmlu.resolve(), "xstest": xstest and xstest.resolve(), "replace": replace, "given": given}
+    result = _run_flow("six-axis", "flows.six_axis:measure", where, more, quiet=as_json, narrowed=narrowed)
+    files = [name for step in result["steps"] for name in step["files"] if name.endswith(".jsonl")]
+    _say_numbers(Path(result["root"]), files, as_json)
+
+
+def _given(
+    interventions: tuple[Path, ...], layer: int | None, row: int | None, strength: float | None
+) -> tuple["GivenFile", ...]:
+    """The files of interventions, looked at.
+
+    Raises:
+        InputError: as `GivenFile.of`, or how to read a file is said and none is given.
+    """
+    for name, value, default in (("--layer", layer, None), ("--row", row, None), ("--strength", strength, 1.0)):
+        if value != default and not interventions:
+            raise InputError(f"{name}: says how --intervention FILE is read; give one")
+    if not interventions:
+        return ()
+    from sparse_control.protocol.given import GivenFile
+
+    read = {"layer": layer, "row": row, "strength": strength}
+    return tuple(GivenFile.of(path.resolve(), **read) for path in interventions)
+
+
+def _say_numbers(root: Path, files: Sequence[str], as_json: bool) -> None:
+    """The six numbers of what was asked for, a row for each (task, selector, direction rule)."""
+    from sparse_control.commands.text import aligned, json_text
+    from sparse_control.records.given import is_given
+    from sparse_control.tables.six_numbers import HEADINGS, number_rows, numbers
+
+    rows = numbers(root, files)
+    if as_json:
+        click.echo(json_text({"root": str(root), "records": rows}))
+    elif rows:
+        click.echo()
+        for line in aligned([HEADINGS, *number_rows(rows)]):
+            click.echo(line)
+        click.echo("\nPush: what is added at dose 1, over the norm of what is there.")
+    for row in rows:
+        if is_given(row["selector"]) and row["push"] is not None and row["push"] < WEAK:
+            log(f"six-axis: {row['selector']} adds {row['push']:.2g} of the activations' norm at dose 1, which hardly "
+                "any readout can show; give --strength X, or --strength fit")  # fmt: skip

@@ -149,6 +149,34 @@ def source_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return mmlu(xstest(function))
 
 
+class Strength(click.ParamType):
+    """A number, or `fit`, which is None."""
+
+    name = "strength"
+
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> float | None:
+        if value == "fit" or isinstance(value, float):
+            return None if value == "fit" else value
+        try:
+            return float(value)
+        except ValueError:
+            self.fail(f"{value!r} is no number; give one, or fit", parameter, context)
+
+
+def layer_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`--layer` and `--row` of an intervention file."""
+    layer = click.option(
+        "--layer", type=click.IntRange(min=0), metavar="L",
+        help="Block whose output the vector of the file is added to, from 0; of a file with a vector per layer, the "
+        "only one taken.",
+    )  # fmt: skip
+    row = click.option(
+        "--row", type=click.IntRange(min=0), metavar="N",
+        help="Feature of the sparse autoencoder whose decoder the file has; needs --layer.",
+    )  # fmt: skip
+    return layer(row(function))
+
+
 def log(line: str) -> None:
     """One line of progress, on stderr."""
     click.echo(line, err=True)

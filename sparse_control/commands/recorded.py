@@ -47,6 +47,8 @@ def measured_record(path: Path, seed: int | None) -> "Measurement":
     if chosen not in records:
         raise InputError(f"{path}: has no seed {chosen}; there are: {', '.join(map(str, sorted(records)))}")
     record = records[chosen]
+    if record.origin is not None:
+        raise InputError(f"{path}: seed {chosen}: origin: its vectors are those of {record.origin.file}; use that file")
     if not record.supported:
         raise InputError(f"{path}: seed {chosen}: the task is not supported by {record.model}, so nothing was selected")
     if not record.support:

@@ -3,7 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -60,17 +60,26 @@ class Fitting:
         self._pairs: OrderedDict[tuple[str, int], GatedPairs] = OrderedDict()
         self._effects: dict[tuple[str, int], Effects] = {}
         self._choices: dict[tuple[str, int, str], Choice] = {}
+        self._elsewhere = lru_cache(maxsize=2)(self._read_elsewhere)  # of two seeds
+        self._off_target_elsewhere = lru_cache(maxsize=2)(self.off_target_at)
 
     @cached_property
     def off_target(self) -> OffTargetPanel:
-        """The prompts of axis 5, read once."""
+        """The prompts of axis 5 at the candidate sites, read once."""
+        return self.off_target_at(candidate_sites(self.lm, self.protocol))
+
+    def off_target_at(self, sites: Sequence[Site]) -> OffTargetPanel:
+        """The prompts of axis 5, read at these sites.
+
+        Raises:
+            InputError: as `off_target_panel`, or a site outside a prompt.
+        """
         try:
-            prompts = off_target_panel(sources=self.sources)
-            return OffTargetPanel.read(self.lm, prompts, candidate_sites(self.lm, self.protocol))
+            return OffTargetPanel.read(self.lm, off_target_panel(sources=self.sources), sites)
         except InputError:
             raise
         except ValueError as error:
-            raise InputError(f"protocol.positions: off-target panel: {error}") from error
+            raise InputError(f"positions of the sites: off-target panel: {error}") from error
 
     def pairs(self, task: str, seed: int) -> GatedPairs:
         """`gated_pairs`, kept until those after it take more than `MAXIMUM_BYTES` together."""
@@ -84,6 +93,31 @@ class Fitting:
                 del self._pairs[old], sizes[old]
         self._pairs.move_to_end(key)
         return self._pairs[key]
+
+    def splits_at(self, task: str, seed: int, sites: tuple[Site, ...]) -> dict[str, Split]:
+        """The gated splits of a supported task at any sites, candidates or not.
+
+        Raises:
+            InputError: a site outside a prompt.
+        """
+        splits = self.pairs(task, seed).splits
+        read = set(splits["fit"].contrasts).issuperset(sites)
+        return splits if read else self._elsewhere(task, seed, sites)
+
+    def _read_elsewhere(self, task: str, seed: int, sites: tuple[Site, ...]) -> dict[str, Split]:
+        try:
+            return {
+                name: Split.read(self.lm, split.pairs, sites) for name, split in self.pairs(task, seed).splits.items()
+            }
+        except InputError:
+            raise
+        except ValueError as error:
+            raise InputError(f"positions of the sites: {task}: {error}") from error
+
+    def off_target_with(self, sites: tuple[Site, ...]) -> OffTargetPanel:
+        """The prompts of axis 5 at any sites, candidates or not; read once."""
+        read = set(candidate_sites(self.lm, self.protocol)).issuperset(sites)
+        return self.off_target if read else self._off_target_elsewhere(sites)
 
     def effects(self, task: str, seed: int) -> Effects:
         """Effect columns of the fitting split."""

@@ -2,14 +2,17 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from sparse_control.arguments import brief, elements, instance, real_number
+from sparse_control.arguments import brief, elements, instance, real_number, whole_number
+from sparse_control.errors import InputError
 from sparse_control.models import LanguageModel
 from sparse_control.models.sites import Site, check_site, site_width
+from sparse_control.protocol.intervention_file import read_intervention
 from sparse_control.tensors import as_float64
 
 
@@ -68,6 +71,43 @@ class Intervention:
                 raise ValueError(f"directions[{index}] of site {site.name} must have one dimension, got shape {shape}")
             directions.append(vector)
         object.__setattr__(self, "directions", tuple(directions))
+
+    @classmethod
+    def from_file(
+        cls, path: str | Path, lm: LanguageModel, layer: int | None = None, row: int | None = None
+    ) -> "Intervention":
+        """The intervention that a file holds, checked against a model (source document, "Score your own intervention").
+
+        A vector of layer l is added as it is, with strength 1, to the output of block l, counted from 0, at the last
+        token; `sparse_control.protocol.direction_files` says what layer l is in each format.
+
+        Args:
+            path: repeng or llama.cpp control vector (.gguf), .safetensors, .npz or weights-only .pt with a vector per
+                layer, one vector, or the decoder of a sparse autoencoder; or `intervention/1` as .json.
+            lm: the model; the vectors have its width and layers.
+            layer: of one vector or a decoder's row; of a file with several layers, the only one taken.
+            row: feature of a sparse autoencoder's decoder.
+
+        Raises:
+            InputError: one line: a file that is damaged, ambiguous or does not fit the model, or what names no layer
+                or row.
+            UnsupportedModel: a submodule in training mode.
+        """
+        if not isinstance(path, (str, Path)):
+            raise InputError(f"path must be a text or a Path, got {brief(path)}")
+        instance("lm", lm, LanguageModel)
+        for name, value in (("layer", layer), ("row", row)):
+            if value is not None:
+                whole_number(name, value, 0)
+        support, strengths, directions = read_intervention(Path(path), lm, layer, row)
+        try:
+            made = cls(support, strengths, directions)
+            made.check(lm)
+        except InputError:
+            raise
+        except ValueError as error:
+            raise InputError(f"{path}: {error}") from error
+        return made
 
     def check(self, lm: LanguageModel) -> None:
         """Refuse a site outside the model, a direction of another width than its site, or a model in training mode.

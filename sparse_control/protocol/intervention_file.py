@@ -1,4 +1,4 @@
-"""An intervention as a JSON file.
+"""An intervention as a file: JSON as below, or vectors that other tools wrote (`direction_files`).
 
 {
   "schema": "intervention/1",
@@ -9,16 +9,20 @@
 }
 """
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
+import numpy as np
 from pydantic import Field, model_validator
 
-from sparse_control.records.base import Record, same_length
+from sparse_control.errors import InputError
+from sparse_control.models.sites import Site, parse_site
+from sparse_control.protocol.direction_files import read_directions
+from sparse_control.records.base import Record, read_record, same_length
 from sparse_control.records.six_axis import SiteName
 
 if TYPE_CHECKING:
     from sparse_control.models import LanguageModel
-    from sparse_control.protocol import Intervention
 
 
 class InterventionFile(Record):
@@ -35,21 +39,27 @@ class InterventionFile(Record):
         same_length("support", len(self.support), strengths=self.strengths, directions=self.directions)
         return self
 
-    def intervention(self, lm: "LanguageModel") -> "Intervention":
-        """The intervention, checked against a model.
 
-        Raises:
-            ValueError: a site twice or outside the model, or a direction of another width than its site.
-        """
-        import torch
+def read_intervention(
+    path: Path, lm: "LanguageModel", layer: int | None = None, row: int | None = None
+) -> tuple[tuple[Site, ...], tuple[float, ...], tuple[np.ndarray, ...]]:
+    """Support, strengths and directions of a file: this one's, or vectors as other tools write them.
 
-        from sparse_control.models.sites import parse_site
-        from sparse_control.protocol import Intervention
+    Vectors are added as they are, with strength 1, to the output of their blocks at the last token of a prompt.
 
-        made = Intervention(
-            tuple(parse_site(name) for name in self.support),
-            tuple(self.strengths),
-            tuple(torch.tensor(direction, dtype=torch.float64) for direction in self.directions),
-        )
-        made.check(lm)
-        return made
+    Args:
+        path: .json, or as of `read_directions`.
+        lm, layer, row: as of `read_directions`; a .json says both itself.
+
+    Raises:
+        InputError: as `read_directions`, or names the field of a .json.
+    """
+    path = Path(path)
+    if path.suffix == ".json":
+        if layer is not None or row is not None:
+            raise InputError(f"{path}: has its sites itself; leave out {'layer' if row is None else 'row'}")
+        content = read_record(InterventionFile, path)
+        directions = tuple(np.array(direction) for direction in content.directions)
+        return tuple(parse_site(name) for name in content.support), tuple(content.strengths), directions
+    found = read_directions(path, lm, layer, row).by_layer
+    return tuple(Site("resid", number) for number in found), (1.0,) * len(found), tuple(found.values())

@@ -137,8 +137,8 @@ def _selection(choice: Choice, fit: Split) -> dict[str, Any]:
     return {
         "path": list(selection.path),
         "stop_reason": selection.stop_reason,
-        "predicted_additivity": _progress(np.array(selection.predicted), fit.gap),
-        "measured_additivity": _progress(choice.joint, fit.gap),
+        "predicted_additivity": share_of_gap(np.array(selection.predicted), fit.gap),
+        "measured_additivity": share_of_gap(choice.joint, fit.gap),
     }
 
 
@@ -147,7 +147,7 @@ def _effects(fitting: Fitting, key: RecordKey) -> dict[str, Any]:
     return {"kind": effects.kind, "check_sites": effects.check_sites, "check_pearson": effects.check_pearson}
 
 
-def _progress(change: np.ndarray, gap: np.ndarray) -> float | None:
+def share_of_gap(change: np.ndarray, gap: np.ndarray) -> float | None:
     """Share of the gap a change of readouts covers, `<change, gap> / ||gap||^2`."""
     square = float(gap @ gap)
     return float(change @ gap) / square if square else None

@@ -14,6 +14,7 @@ from sparse_control.code_hash import code_sha256
 from sparse_control.errors import InputError
 from sparse_control.files import LARGEST_TEXT, check_size, json_line, parse_json, sha256_json, write_bytes
 from sparse_control.models.identity import ModelIdentity, model_identity, model_label
+from sparse_control.protocol.given import GivenFile
 from sparse_control.protocol.grid import WHICH, studies
 from sparse_control.protocol.panels import PanelSources, panel_source
 from sparse_control.records.paths import STUDY, replaced_file, replaced_folder
@@ -32,15 +33,19 @@ class Origin:
         identity: of the model.
         sources: where the prompts come from.
         provenance: hashes of settings and code, and the number of threads.
+        given: interventions that were given as files.
     """
 
     model: str
     identity: ModelIdentity
     sources: PanelSources
     provenance: Mapping[str, Any]
+    given: tuple[GivenFile, ...] = ()
 
     @classmethod
-    def of(cls, settings: Settings, sources: PanelSources = PanelSources()) -> "Origin":
+    def of(
+        cls, settings: Settings, sources: PanelSources = PanelSources(), given: tuple[GivenFile, ...] = ()
+    ) -> "Origin":
         """The origin of a run with these settings; the model's files are hashed, and it is not loaded.
 
         Raises:
@@ -54,15 +59,25 @@ class Origin:
             "threads": settings.threads,
         }
         identity = model_identity(settings.model, settings.dtype)
-        return cls(model_label(settings.model), identity, sources, provenance)
+        return cls(model_label(settings.model), identity, sources, provenance, given)
 
     def panels(self, task: str) -> dict[str, str]:
         """Where the prompts of a task's records come from, as they say it."""
         return {name: panel_source(of, self.sources) for name, of in (("pairs", task), ("off_target", "off_target"))}
 
-    def sha256(self, task: str) -> str:
+    def file_of(self, selector: str) -> GivenFile | None:
+        """The file that has the intervention; None where it is selected."""
+        return next((given for given in self.given if selector in given.names), None)
+
+    def section(self, selector: str) -> dict[str, Any] | None:
+        """The section `origin` of a selector's records."""
+        given = self.file_of(selector)
+        return None if given is None else given.origin(selector)
+
+    def sha256(self, task: str, selector: str) -> str:
         """One hash over all of it."""
-        return sha256_json([self.identity.sha256, self.panels(task), dict(self.provenance)])
+        parts = [self.identity.sha256, self.panels(task), dict(self.provenance), self.section(selector)]
+        return sha256_json(parts)
 
     def difference(self, record: Mapping[str, Any]) -> str:
         """What a record was measured with that this run is not, in words; empty where nothing is."""
@@ -71,6 +86,8 @@ class Origin:
         found = [word for name, word in words.items() if theirs.get(name) != self.provenance[name]]
         if record.get("panels") != self.panels(record["task"]):
             found.append("prompts")
+        if record.get("origin") != self.section(record["selector"]):
+            found.append("intervention file or strength")
         if not isinstance(theirs.get("model"), Mapping) or theirs["model"].get("identity") != self.identity.sha256:
             found.append("model files or libraries")
         return ", ".join(found)
@@ -167,13 +184,15 @@ class Survey:
             )
 
 
-def survey(root: Path, settings: Settings, sources: PanelSources = PanelSources()) -> Survey:
+def survey(
+    root: Path, settings: Settings, sources: PanelSources = PanelSources(), given: tuple[GivenFile, ...] = ()
+) -> Survey:
     """Look through the files of every study that is asked for.
 
     Raises:
         InputError: as `Origin.of`, or a file cannot be read.
     """
-    origin, asked = Origin.of(settings, sources), 0
+    origin, asked = Origin.of(settings, sources, given), 0
     others: dict[RecordKey, str] = {}
     damaged: dict[Path, tuple[str, ...]] = {}
     for task, selector, condition in studies(settings.protocol):

@@ -16,6 +16,8 @@ from sparse_control.files import read_json, write_json
 from sparse_control.models import LanguageModel, load_model
 from sparse_control.models.identity import ModelIdentity, model_identity
 from sparse_control.protocol.fitting import Fitting
+from sparse_control.protocol.given import GivenFile
+from sparse_control.protocol.given_record import given_sections
 from sparse_control.protocol.grid import check_names
 from sparse_control.protocol.panels import PanelSources
 from sparse_control.protocol.record import record_sections
@@ -66,7 +68,7 @@ class _Study:
     def part(self, seed: int) -> Path:
         """The file of one record until its study is whole; another one for records that are measured otherwise."""
         file = self.key(seed).file(self.root)
-        name = f"{file.stem}.{seed}.{self.origin.sha256(self.task)[:16]}.part"
+        name = f"{file.stem}.{seed}.{self.origin.sha256(self.task, self.selector)[:16]}.part"
         return file.parent / ".parts" / name  # no reader takes it for a measurement
 
     def part_record(self, seed: int) -> dict[str, Any] | None:
@@ -97,7 +99,8 @@ class _Study:
         if lm.identity.sha256 != self.origin.identity.sha256:
             raise InputError(f"model {self.settings.model}: its files changed while they were read; run it again")
         fitting = _fitting(lm, self.settings.protocol.model_dump_json(), self.origin.sources)
-        key = self.key(seed)
+        key, given = self.key(seed), self.origin.file_of(self.selector)
+        origin = self.origin.section(self.selector)
         record = {
             "schema": SCHEMA,
             "model": key.model,
@@ -106,7 +109,8 @@ class _Study:
             "condition": key.condition,
             "panels": self.origin.panels(key.task),
             "seed": seed,
-            **record_sections(fitting, key),
+            **({} if origin is None else {"origin": origin}),
+            **(record_sections(fitting, key) if given is None else given_sections(fitting, key, given)),
             "provenance": {"model": lm.provenance, **self.origin.provenance, "seed": seed},
         }
         return sealed(record)
@@ -141,15 +145,17 @@ def _study(
     sources: PanelSources,
     replace: bool,
     seeds: list[int],
+    given: GivenFile | None,
 ) -> _Study:
     """A study, once it is sure that nothing that was measured is in the way."""
-    check_names(tasks=[task], selectors=[selector], conditions=[condition])
+    files = () if given is None else (given,)
+    check_names(tasks=[task], selectors=[selector], conditions=[condition], given=files)
     which = {"tasks": [task], "selectors": [selector], "conditions": [condition], "seeds": seeds, "task_seeds": {}}
     asked = settings.model_copy(update={"protocol": settings.protocol.model_copy(update=which)})
     if not replace:
-        survey(Path(root), asked, sources).refuse()
+        survey(Path(root), asked, sources, files).refuse()
     save_closure(root, STUDY)
-    return _Study(Path(root), settings, task, selector, condition, Origin.of(settings, sources))
+    return _Study(Path(root), settings, task, selector, condition, Origin.of(settings, sources, files))
 
 
 def run_seed(
@@ -162,6 +168,7 @@ def run_seed(
     seed: int,
     sources: PanelSources = PanelSources(),
     replace: bool = False,
+    given: GivenFile | None = None,
 ) -> Receipt:
     """One record, into a part file below `.parts/` beside the assembled one.
 
@@ -170,11 +177,14 @@ def run_seed(
     and conditions of a (task, seed) one after the other is the cheapest. Records must not be measured in parallel
     threads, as their hooks are on one model.
 
+    Args:
+        given: the file that has the intervention, where `selector` is one of its names.
+
     Raises:
         InputError: unknown task, selector or condition, a record that was measured with something else and is not to
             be replaced, or as `load_model`, `build_pairs` and `gated_pairs`.
     """
-    study = _study(root, settings, task, selector, condition, sources, replace, [seed])
+    study = _study(root, settings, task, selector, condition, sources, replace, [seed], given)
     return Receipt.of(study.root, [study.write(seed)])
 
 
@@ -187,6 +197,7 @@ def run(
     condition: str,
     sources: PanelSources = PanelSources(),
     replace: bool = False,
+    given: GivenFile | None = None,
 ) -> Receipt:
     """One study: measure what is missing, then write the file of `ModelPaths.six_axis`.
 
@@ -200,7 +211,7 @@ def run(
         InputError: as `run_seed`.
     """
     seeds = settings.protocol.seeds_of(task)
-    study = _study(root, settings, task, selector, condition, sources, replace, seeds)
+    study = _study(root, settings, task, selector, condition, sources, replace, seeds, given)
     stored = study.stored()
     missing = [seed for seed in seeds if study.finished(stored, seed) is None]
     records = []

@@ -14,6 +14,7 @@ from sparse_control.errors import UnsupportedModel
 from sparse_control.models import LanguageModel
 from sparse_control.protocol.effects import first_order_effects, measured_effects
 from sparse_control.protocol.gate import candidate_sites
+from sparse_control.protocol.given_record import SHARES
 from sparse_control.protocol.grid import studies
 from sparse_control.protocol.panels import SPLITS
 from sparse_control.protocol.panels.offtarget import OffTargetPrompt
@@ -21,6 +22,7 @@ from sparse_control.protocol.panels.pair import Pair
 from sparse_control.protocol.prompts import MAXIMUM_ROWS
 from sparse_control.protocol.selectors.table import SELECTORS
 from sparse_control.protocol.splits import Split
+from sparse_control.records.given import is_control
 from sparse_control.settings import ProtocolSettings
 
 BuildPairs = Callable[[str, LanguageModel, str, int, int], tuple[Pair, ...]]
@@ -144,6 +146,8 @@ def reading_work(protocol: ProtocolSettings, splits: Mapping[str, Batch], n_site
 def choosing_work(protocol: ProtocolSettings, selector: str, splits: Mapping[str, Batch], n_sites: int) -> Work:
     """What both direction rules of one (task, selector, seed) share: selection, joint patch and refitted strengths."""
     fit, reuse = splits["fit"], splits["reuse"]
+    if selector not in SELECTORS:  # given: its fit of one factor, twice, and its unit push
+        return fit.patching(2 * len(SHARES)) + fit.patching(1) + reuse.patching(2 * len(SHARES))
     k = min(protocol.support_size, n_sites)
     size = n_sites if SELECTORS[selector].all_sites else k
     refitting = reuse.patching(size) if protocol.effects == "measured" else reuse.differentiating()
@@ -172,7 +176,7 @@ def record_work(
     for _ in range(protocol.feedback.readouts - 1):  # the zero-dose readout is known
         work += evaluate.patching(protocol.feedback.targets[task])
     work += off_target.patching(sum(dose != 0 for dose in protocol.doses)) + reuse.patching(1) + reuse.patching(1)
-    if SELECTORS[selector].draws:
+    if is_control(selector) or (selector in SELECTORS and SELECTORS[selector].draws):
         further = protocol.random_supports - 1
         work += evaluate.patching(further) + evaluate.patching(further)
     return work
@@ -206,7 +210,7 @@ def planned(
         items.append(item("shared", "", [reading_work(protocol, splits, n_sites) for splits in batches]))
         chosen: set[str] = set()
         for selector in protocol.selectors:
-            basis = SELECTORS[selector].choice_of or selector
+            basis = (selector in SELECTORS and SELECTORS[selector].choice_of) or selector
             for condition in (named[2] for named in grid if named[:2] == (task, selector)):
                 works = [record_work(protocol, task, selector, splits, others) for splits in batches]
                 if basis not in chosen:

@@ -20,6 +20,7 @@ from sparse_control.records.base import (
     Sha256,
     same_length,
 )  # fmt: skip
+from sparse_control.records.given import GivenOrigin
 from sparse_control.records.paths import ModelPaths
 
 # P: direction of the evaluation pair; F: mean over the fitting split; O: that mean, each pair by its orientation
@@ -257,13 +258,15 @@ class Measurement(Record):
     schema_: Literal["six-axis/1"] = Field(alias="schema")
     model: Name  # registry name or hub id
     task: Name  # e.g. ioi
-    selector: Name  # e.g. coverage_driver
+    selector: Name  # e.g. coverage_driver; of a given intervention as `given_name`
     condition: Condition
     seed: Seed
     supported: bool  # whether enough pairs pass the baseline gate
     reason: Name | None = None  # why not, where supported is false
     gate: Gate | None  # null where the pairs cannot be built for the model
     panels: Panels | None = None  # null in records without it
+    # the file that the intervention was read from; null where it was selected
+    origin: GivenOrigin | None = Field(default=None, exclude_if=lambda origin: origin is None)
     candidates: Candidates | None = None
     support: list[SiteName] | None  # S
     strengths: list[float] | None  # beta, per site
@@ -281,6 +284,8 @@ class Measurement(Record):
     @model_validator(mode="after")
     def _consistent(self) -> "Measurement":
         for name in SECTIONS:
+            if name == "effects" and self.origin is not None and self.effects is None:
+                continue  # nothing is selected
             if (getattr(self, name) is None) is self.supported:
                 rule = (
                     "must be given where supported is true"
@@ -288,6 +293,8 @@ class Measurement(Record):
                     else "must be null where supported is false"
                 )
                 raise ValueError(f"{name} {rule}")
+        if self.origin is not None and self.origin.selector != self.selector:
+            raise ValueError(f"selector must be {self.origin.selector}, as origin says, got {self.selector}")
         if self.provenance.seed != self.seed:
             raise ValueError(f"provenance.seed must be the record's seed {self.seed}, got {self.provenance.seed}")
         if not self.supported:

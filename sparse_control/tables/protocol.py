@@ -6,6 +6,7 @@ from typing import Any
 
 from sparse_control.metrics import over_seeds
 from sparse_control.metrics.reachability import EPSILONS
+from sparse_control.records.given import is_given
 from sparse_control.records.read import ModelRecords
 from sparse_control.records.six_axis import Measurement
 from sparse_control.tables.columns import (
@@ -143,8 +144,9 @@ MAIN = ("driver_omp", "coverage_driver")
 
 
 def main_selectors(rows: list[Row]) -> list[Row]:
-    """The rows of the two selectors; every row where there is none of them."""
-    return once_where_unsupported([row for row in rows if row["selector"] in MAIN] or rows)
+    """The rows of the two selectors and of interventions given as files; every row where there is none of them."""
+    main = [row for row in rows if row["selector"] in MAIN or is_given(row["selector"])]
+    return once_where_unsupported(main or rows)
 
 
 def once_where_unsupported(rows: list[Row]) -> list[Row]:

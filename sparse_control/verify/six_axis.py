@@ -17,8 +17,9 @@ from sparse_control.records.six_axis import (
 from sparse_control.records.six_axis_files import measurement_files
 from sparse_control.verify.check import Check, Status, named
 from sparse_control.verify.finding import same
+from sparse_control.verify.given import equal_size
 
-SHARED = ("gate", "panels", "candidates", "effects")  # sections that do not depend on selector and direction rule
+SHARED = ("candidates", "effects")  # sections that do not depend on selector and direction rule
 
 
 def six_axis_checks(paths: ModelPaths, records: Iterable[Measurement]) -> Iterator[Check]:
@@ -32,6 +33,8 @@ def six_axis_checks(paths: ModelPaths, records: Iterable[Measurement]) -> Iterat
     for name, rows in by_file.items():
         yield named(f"numbers of {name}", lambda rows=rows: _numbers(rows))
     yield named(f"{paths.folder.name}/six_axis records share their pairs", lambda: _shared(records))
+    if any(record.origin is not None for record in records):
+        yield named(f"{paths.folder.name}/six_axis controls are of equal size", lambda: equal_size(records))
 
 
 def _sealed(path: Path) -> tuple[Status, str]:
@@ -130,10 +133,11 @@ def _shared(records: Iterable[Measurement]) -> tuple[Status, str]:
             continue
         provenance = record.provenance
         at = record.task, record.seed, record.panels, provenance.params_sha256, provenance.code_sha256
-        first, expected = seen.setdefault(_hashable(at), (record.key, _unpatched(record)))
-        for name, value in _unpatched(record).items():
-            if value != expected[name]:
-                return "FAIL", f"{name} differs between {first} and {record.key}; measure them again together"
+        for values in (_drawn(record), _unpatched(record)):
+            first, expected = seen.setdefault(_hashable((*at, *values)), (record.key, values))
+            for name, value in values.items():
+                if value != expected[name]:
+                    return "FAIL", f"{name} differs between {first} and {record.key}; measure them again together"
     return "ok", ""
 
 
@@ -141,12 +145,17 @@ def _hashable(at: tuple[Any, ...]) -> tuple[str, ...]:
     return tuple(map(str, at))
 
 
+def _drawn(record: Measurement) -> dict[str, Any]:
+    """What every record has before any intervention, wherever that acts."""
+    parts = {"evaluate": record.evaluate, "reuse": record.reuse, "preservation": record.preservation}
+    names = {"evaluate": "pairs", "reuse": "pairs", "preservation": "prompts"}
+    drawn = {f"{part}.{names[part]}": getattr(one, names[part]) for part, one in parts.items()}
+    return drawn | {"gate": record.gate, "panels": record.panels}
+
+
 def _unpatched(record: Measurement) -> dict[str, Any]:
-    """What is measured without the intervention, or before it."""
+    """What is measured before the intervention: of a given one, which may act elsewhere, among records of its file."""
+    own = "" if record.origin is None else record.origin.model_copy(update={"control": None}).selector + " "
     parts = {"evaluate": record.evaluate, "reuse": record.reuse}
-    read = {
-        f"{part}.{name}": getattr(one, name) for part, one in parts.items() for name in ("pairs", "source", "target")
-    }
-    return (
-        read | {name: getattr(record, name) for name in SHARED} | {"preservation.prompts": record.preservation.prompts}
-    )
+    read = {f"{part}.{name}": getattr(one, name) for part, one in parts.items() for name in ("source", "target")}
+    return {own + name: value for name, value in (read | {name: getattr(record, name) for name in SHARED}).items()}

@@ -55,8 +55,7 @@ def tiny_studies(patch: pytest.MonkeyPatch, *, computed: bool = False) -> Iterat
     def pairs(task, _lm, split, n, seed, _sources):
         return Draw(make_pairs(n, first=100 * ("fit", "evaluate", "reuse").index(split) % 37 + seed), "own", 1)
 
-    def off_target(shared):
-        sites = gate.candidate_sites(lm, shared.protocol)
+    def off_target_at(_shared, sites):
         return OffTargetPanel(("a", "b"), read_prompts(lm, [prompt(8).tolist()] * 2, sites))
 
     inner = study.record_sections
@@ -74,7 +73,7 @@ def tiny_studies(patch: pytest.MonkeyPatch, *, computed: bool = False) -> Iterat
     patch.setattr(stored, "model_identity", lambda name, dtype: lm.identity)
     patch.setattr(stored, "model_label", lambda name: lm.name)
     patch.setattr(gate, "draw_pairs", pairs)
-    patch.setattr(fitting.Fitting, "off_target", property(off_target))
+    patch.setattr(fitting.Fitting, "off_target_at", off_target_at)
     patch.setattr(study, "record_sections", sections)
     if computed:
         study._fitting.cache_clear()
