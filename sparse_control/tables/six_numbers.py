@@ -8,7 +8,8 @@ from sparse_control.records.read import ModelRecords
 from sparse_control.records.six_axis import Measurement
 from sparse_control.records.six_axis_files import read_measurements
 from sparse_control.tables.columns import Column, Row, fixed
-from sparse_control.tables.protocol import COUNTS, KEYS, SUMMARY, WHICH, Seeds, axis_rows, every_axis
+from sparse_control.tables.protocol import COUNTS, KEYS, WHICH, Seeds, axis_rows, every_axis
+from sparse_control.tables.summary import SUMMARY
 
 PUSH = Column("Push", lambda row: fixed(row["push"], 2))
 COLUMNS = (*WHICH, SUMMARY.columns[1], PUSH, *SUMMARY.columns[2:])

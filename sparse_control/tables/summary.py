@@ -4,16 +4,38 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
+from sparse_control.records.given import is_given
 from sparse_control.records.read import ModelRecords
 from sparse_control.records.six_axis import CONDITIONS
-from sparse_control.tables.columns import EMPTY, Column, Row, decimal, fixed, named, of, out_of, significant, with_count
+from sparse_control.tables.columns import (
+    EMPTY,
+    Column,
+    Row,
+    decimal,
+    fixed,
+    in_words,
+    named,
+    of,
+    out_of,
+    significant,
+    with_count,
+)
 from sparse_control.tables.protocol import COUNTS, KEYS, MEASURED, PASSES, STATUS, axis_rows, every_axis, reached
 from sparse_control.tables.table import Table
 
+SUMMED = ("coverage_driver", "P")
+
 
 def _summary(model: ModelRecords) -> Iterator[Row]:
-    chosen = [r for r in model.six_axis if (r.selector, r.condition) == ("coverage_driver", "P")]
+    """Coverage-Driver's rows, and those of interventions that were given as files."""
+    chosen = [r for r in model.six_axis if (r.selector, r.condition) == SUMMED or is_given(r.selector)]
     return axis_rows(replace(model, six_axis=tuple(chosen)), every_axis)
+
+
+def _task(row: Row) -> str:
+    """The task, and the intervention where it is another than Coverage-Driver's."""
+    which = row["selector"], row["condition"]
+    return in_words(row["task"]) + ("" if which == SUMMED else f", {which[0]} ({which[1]})")
 
 
 SUMMARY = Table(
@@ -34,7 +56,7 @@ SUMMARY = Table(
         *("median", "seed_mean_passes", "refit_mean", "frozen_mean"),
     ),
     columns=(
-        named("task", "Task"),
+        Column("Task", _task, "l"),
         STATUS,
         with_count(
             lambda r: fixed(r["rel_tar_mean"], 3), lambda r: of(r["passes_0.40"], r["n_seeds"]), "01 Reach\n≤ .4"
