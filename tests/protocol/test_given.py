@@ -12,7 +12,7 @@ from sparse_control.errors import InputError
 from sparse_control.files import read_json_lines
 from sparse_control.models.sites import Site
 from sparse_control.protocol import Intervention, study
-from sparse_control.protocol.direction_files import write_directions
+from sparse_control.protocol.direction_writing import write_directions
 from sparse_control.protocol.given import GivenFile
 from sparse_control.protocol.given_record import SHARES, fitted_factor
 from sparse_control.protocol.grid import restricted, studies
