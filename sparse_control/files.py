@@ -185,7 +185,12 @@ def parse_json(text: str, name: str) -> Any:
     try:
         return json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_unique_keys)
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{name}: not valid JSON ({error})") from error
+        raise InputError(f"{name}: not valid JSON ({_said(error)})") from error
+
+
+def _said(error: Exception) -> str:
+    """Why a JSON value is none; of a number with thousands of digits Python says what a program may set."""
+    return str(error).partition("; use sys.")[0]
 
 
 def read_text(path: Path, *, largest: int = LARGEST_TEXT) -> str:
@@ -213,6 +218,9 @@ def read_json_lines(path: Path) -> list[Any]:
     lines = read_text(path).split("\n")
     if lines[-1] == "":
         lines.pop()
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            raise InputError(f"{path}:{number}: not valid JSON (the line is blank; remove it)")
     return [parse_json(line, f"{path}:{number}") for number, line in enumerate(lines, start=1)]
 
 

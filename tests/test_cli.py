@@ -219,6 +219,8 @@ def test_score_takes_json_lines(run, tmp_path):
     path = tmp_path / "readouts.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert run("score", path, "--json") == run("score", EXAMPLE, "--json")
+    path.write_text("\n\n".join(json.dumps(row) for row in rows))
+    refused(run("score", path), f"{path}:2: not valid JSON (the line is blank; remove it)")
     rows[2]["kl"] = ["0.1"]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     refused(run("score", path), f"{path}:3: kl.0: ", "got '0.1'")
@@ -261,13 +263,22 @@ SEED = {"seed": 0, "source": [0.0, 0.0], "target": [1.0, 2.0], "patched": [1.0, 
         ({"kl": [1e308, 1e308]}, ["kl: "]),
         ({"reuse": {"source": [1.0], "target": [1.0, 2.0]}}, ["seeds.0.reuse", "target"]),
         ({"source": [-1e308, -1e308], "target": [1e308, 1e308]}, ["target and source are too far apart"]),
-        ({"extra": 1}, ["seeds.0.extra"]),
+        ({"extra": 1}, ["seeds.0.extra: is no field here, got 1"]),
+        ({"seed": 10**4000}, ["seeds.0.seed: "]),
+        ({"seed": "LONG"}, ["not valid JSON (Exceeds the limit"]),
     ],
 )
 def test_score_refuses_by_name(run, tmp_path, change, words):
     path = tmp_path / "some.json"
-    path.write_text(json.dumps({"schema": "score/1", "seeds": [SEED | change]}))
+    path.write_text(json.dumps({"schema": "score/1", "seeds": [SEED | change]}).replace('"LONG"', "9" * 5000))
     refused(run("score", path), str(path), *words)
+
+
+def test_errors_whose_mean_is_beyond_float64_are_refused(run, tmp_path):
+    ends = [{"target": 1e308, "initial_margin": 0.0, "terminal_margin": 0.0}] * 2
+    path = tmp_path / "some.json"
+    path.write_text(json.dumps({"schema": "score/1", "tolerance": 0.1, "seeds": [{"seed": 0, "feedback": ends}]}))
+    refused(run("score", path), f"{path}: feedback: its readouts have a sum beyond float64")
 
 
 @pytest.mark.parametrize(

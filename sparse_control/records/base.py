@@ -58,6 +58,10 @@ def _short(text: str) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
+def _fields(kind: type[BaseModel]) -> list[str]:
+    return [field.alias or name for name, field in kind.model_fields.items()]
+
+
 def validate(kind: type[R], value: Any, place: str) -> R:
     """Check one JSON value against a record type.
 
@@ -69,6 +73,10 @@ def validate(kind: type[R], value: Any, place: str) -> R:
     except ValidationError as error:
         first = error.errors()[0]
         message = first["msg"].removeprefix("Value error, ")
+        if first["type"] == "extra_forbidden":
+            message = "is no field here" + (
+                f"; there are: {', '.join(_fields(kind))}" if len(first["loc"]) == 1 else ""
+            )
         field = printable(".".join(_short(str(part)) for part in first["loc"]))
         got = repr(first["input"])
         # a check over several fields has the whole section as its input; its message holds the values already

@@ -33,7 +33,7 @@ from pydantic import Field, model_validator
 from sparse_control.errors import InputError
 from sparse_control.files import read_json_lines
 from sparse_control.metrics import over_seeds
-from sparse_control.records.base import Count, NonNegative, Record, read_record, same_length, validate
+from sparse_control.records.base import Count, NonNegative, Record, Seed, read_record, same_length, validate
 
 Readouts = Annotated[list[float], Field(min_length=1)]
 
@@ -65,7 +65,7 @@ class ScoredReuse(Record):
 class ScoredSeed(Record):
     """The readouts of one seed; what was not measured is left out."""
 
-    seed: Count
+    seed: Seed
     source: Readouts | None = None  # y on the source inputs, per pair
     target: Readouts | None = None  # y on the target inputs, per pair
     patched: Readouts | None = None  # y on the source inputs at dose 1
@@ -185,7 +185,9 @@ def score(content: ScoreFile) -> dict[str, dict[str, Any]]:
         seeds = [seed for seed in content.seeds if getattr(seed, needed)]
         try:
             result[axis] = {"n_seeds": len(seeds)} | (statistic(seeds) if seeds else {})
-        except (ValueError, OverflowError) as error:
+        except OverflowError as error:
+            raise ValueError(f"{needed}: its readouts have a sum beyond float64") from error
+        except ValueError as error:
             raise ValueError(f"{needed}: {error}") from error
     return result
 

@@ -129,7 +129,10 @@ def test_refused_before_a_model_is_loaded(run, monkeypatch, options, words):
         ({"directions": [[]]}, ["own.json: directions.0"]),
         ({"directions": [[1.0]]}, ["own.json: site L02.resid@-1: direction has width 1, the site has 32"]),
         ({"support": ["L07.resid@-1"]}, ["own.json: site L07.resid@-1: layer 7 is outside 0..2"]),
-        ({"extra": 1}, ["own.json: extra"]),
+        (
+            {"model": "a/b/c"},
+            ["own.json: model: is no field here; there are: schema, name, support, strengths, direct"],
+        ),
         ({"support": ["L02.resid@-1"] * 2, "strengths": [1.0] * 2, "directions": [[1.0] * WIDTH] * 2}, ["twice"]),
         ({"support": ["L02.resid@60"]}, ["position 60 is outside a prompt of 8 tokens"]),
     ],
