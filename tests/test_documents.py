@@ -216,12 +216,17 @@ def test_the_site_is_built_without_a_warning(tmp_path):
 
 
 def test_the_reference_has_every_public_name():
-    """Names that `__all__` of a package lists, and the functions of the metrics."""
+    """Names that `__all__` of a package lists, and the functions of the statistics."""
     pytest.importorskip("torch")
     for package in ("models", "jacobian", "iss", "protocol"):
         text = text_of(PROJECT / "docs" / "reference" / f"{package}.md")
         names = import_module(f"sparse_control.{package}").__all__
         assert names and [name for name in names if f":: sparse_control.{package}.{name}\n" not in text] == []
+    text = text_of(PROJECT / "docs" / "reference" / "metrics.md")
+    for file in (PROJECT / "sparse_control" / "metrics").glob("[a-z]*.py"):
+        if file.stem not in ("sums", "over_seeds"):  # helpers, and a page of its own
+            names = re.findall(r"^def ([a-z]\w*)", text_of(file), re.MULTILINE)
+            assert names and [name for name in names if f".{file.stem}.{name}\n" not in text] == []
 
 
 NOTEBOOK = PROJECT / "examples" / "steer_and_measure.ipynb"
