@@ -1,5 +1,7 @@
 """`reproduce`, `verify` and `score`: from saved numbers, without a model."""
 
+from collections import Counter
+from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -51,12 +53,17 @@ def verify(root: Path | None, as_json: bool, verbose: bool, from_states: bool) -
     counted = [check for check in checks if check.status in ("ok", "FAIL")]
     failed = sum(check.status == "FAIL" for check in counted)
     if as_json:
-        lines = [{"name": check.name, "status": check.status, "detail": check.detail} for check in checks]
+        lines = [asdict(check) for check in checks]
         click.echo(json_text({"checks": len(counted), "failed": failed, "results": lines}))
     else:
         for check in checks:
             if verbose or check.status != "ok":
                 click.echo(str(check))
+                for line in check.more if verbose else ():
+                    click.echo(f"       {line}")
+        told = Counter(check.status for check in checks)
+        if told["warn"] or told["skip"]:
+            click.echo(f"{told['warn']} warnings, {told['skip']} skipped; -v shows every check and what they count")
         click.echo(f"verify: {len(counted)} checks, {failed} failed")
     if failed:
         raise click.exceptions.Exit(1)

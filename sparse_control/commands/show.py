@@ -1,5 +1,6 @@
 """`show`: tables and provenance in the terminal."""
 
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from sparse_control.errors import InputError, NotAvailable
 from sparse_control.project import project_folder
 
 MAIN = ("summary", "official_iss")
+WIDTH = 100  # characters of a line, unless --wide
+wide_option = click.option("--wide", is_flag=True, help=f"Lines as long as they are, in place of {WIDTH} characters.")
 
 
 class Tables(click.Group):
@@ -32,20 +35,24 @@ class Tables(click.Group):
 
         @click.command(name, help=f"{TABLES[name].title}.", short_help=TABLES[name].title)
         @root_option
+        @wide_option
         @click.pass_context
-        def table(context: click.Context, root: Path | None) -> None:
-            click.echo(_tables([name], root or context.parent.params["root"]), nl=False)
+        def table(context: click.Context, root: Path | None, wide: bool) -> None:
+            click.echo(_tables([name], context, root, wide), nl=False)
 
         return table
 
 
-def _tables(names: Sequence[str], root: Path | None) -> str:
+def _tables(names: Sequence[str], context: click.Context, root: Path | None, wide: bool) -> str:
+    """Tables as text; what a command is not told it takes from `show` before it."""
     from sparse_control.records.paths import committed_root
     from sparse_control.records.read import read_records
     from sparse_control.tables.shown import text_of
 
-    project = project_folder()
-    return "\n".join(text_of(names, read_records(root or committed_root(project), project)))
+    project, group = project_folder(), context.parent.params if context.parent else {}
+    root = root or group.get("root") or committed_root(project)
+    width = None if wide or group.get("wide") else WIDTH
+    return "\n".join(text_of(names, read_records(root, project), width))
 
 
 def _drawn(name: str, out: Path, root: Path | None) -> Path:
@@ -73,8 +80,9 @@ def _in_group(group: str) -> list[str]:
     "--out", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
     help="Where the figure goes, as .pdf, .svg or .png; NAME.pdf in the current folder by default.",
 )  # fmt: skip
+@wide_option
 @click.pass_context
-def show(context: click.Context, root: Path | None, plot: str | None, out: Path | None) -> None:
+def show(context: click.Context, root: Path | None, plot: str | None, out: Path | None, wide: bool) -> None:
     """Tables in the terminal; the two main ones by default.
 
     \b
@@ -86,24 +94,28 @@ def show(context: click.Context, root: Path | None, plot: str | None, out: Path 
     elif context.invoked_subcommand is None:
         from sparse_control.tables import TABLES
 
-        click.echo(_tables(MAIN, root), nl=False)
-        click.echo(f"\nmore: show iss, show protocol, show sites, show {{{', '.join(TABLES)}}}")
+        click.echo(_tables(MAIN, context, root, wide), nl=False)
+        click.echo("\n" + textwrap.fill(f"more: show iss, show protocol, or a table: {', '.join(TABLES)}", WIDTH))
 
 
 @show.command("iss")
 @root_option
+@wide_option
 @click.pass_context
-def show_iss(context: click.Context, root: Path | None) -> None:
+def show_iss(context: click.Context, root: Path | None, wide: bool) -> None:
     """Every table of official ISS."""
-    click.echo(_tables(_in_group("iss"), root or context.parent.params["root"]), nl=False)
+    click.echo(_tables(_in_group("iss"), context, root, wide), nl=False)
 
 
 @show.command("protocol")
 @preset_options
 @click.option("--plan", is_flag=True, help="What is measured, without the tables.")
 @root_option
+@wide_option
 @click.pass_context
-def show_protocol(context: click.Context, root: Path | None, preset: str, model: str | None, plan: bool) -> None:
+def show_protocol(
+    context: click.Context, root: Path | None, preset: str, model: str | None, plan: bool, wide: bool
+) -> None:
     """What the six-axis protocol is on a model, and its tables.
 
     Axes with their thresholds, tasks, selectors, direction rules and sites come first, as the preset has them.
@@ -112,7 +124,7 @@ def show_protocol(context: click.Context, root: Path | None, preset: str, model:
     from sparse_control.settings import load_settings
 
     settings = restricted(load_settings(project_folder() / "params.yaml", preset, model))
-    tables = "" if plan else "\n" + _tables(_in_group("protocol"), root or context.parent.params["root"])
+    tables = "" if plan else "\n" + _tables(_in_group("protocol"), context, root, wide)
     click.echo("\n".join(_protocol_lines(settings)))
     click.echo(tables, nl=False)
 

@@ -4,7 +4,7 @@ Everything is read from the files themselves; nothing needs the model, torch or 
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from sparse_control.provenance.facts import Artefact, code_fact, model_facts
 from sparse_control.provenance.sources import sources_of
 from sparse_control.records import manifest
 from sparse_control.records.base import printable
-from sparse_control.records.code import read_closure
+from sparse_control.records.code import changed_files, read_closure
 from sparse_control.records.jacobian_iss import read_iss_file
 from sparse_control.records.paths import JACOBIAN_ISS, NULLS, SIX_AXIS, TABLES, ModelPaths, model_folders, paper_folder
 from sparse_control.records.six_axis_files import read_measurements
@@ -43,7 +43,7 @@ def provenance_lines(path: Path, root: Path) -> list[str]:
     if found is None:
         raise InputError(f"{path}: no such file or folder, neither below {root} nor here")
     chain = _Chain(root.resolve(), paper.resolve(), _listed(root, paper))
-    return [printable(line) for line in chain.lines(found.resolve(), "")]
+    return [printable(line) for line in chain.lines([found.resolve()], "")]
 
 
 def _listed(root: Path, paper: Path) -> dict[Path, str]:
@@ -74,28 +74,30 @@ class _Chain:
     def __post_init__(self) -> None:
         self._told: set[Path] = set()
 
-    def lines(self, path: Path, indent: str) -> Iterator[str]:
-        """What is known of `path`, and below it of its inputs."""
-        name = self._name(path)
-        if path in self._told:
-            yield f"{indent}{name}: see above"
-            return
-        self._told.add(path)
-        if not path.exists():
-            listed = f", listed with SHA-256 {self.listed[path]}" if path in self.listed else ""
-            yield f"{indent}{name}: not in this folder{listed}"
-            return
-        artefact = self._artefact(path)
-        yield f"{indent}{name}"
-        yield f"{indent}  {artefact.kind}"
-        if path.is_file():
-            yield f"{indent}  sha256: {self._hash(path)}"
-        for fact in artefact.facts:
-            yield f"{indent}  {fact}"
-        if artefact.inputs:
-            yield f"{indent}  made of:"
-        for source in artefact.inputs:
-            yield from self.lines(source.resolve(), indent + "    ")
+    def lines(self, paths: Sequence[Path], indent: str) -> Iterator[str]:
+        """What is known of `paths`, and below it of their inputs; those made alike are told of together."""
+        alike: dict[Artefact, list[Path]] = {}
+        for path in paths:
+            if path in self._told:
+                yield f"{indent}{self._name(path)}: see above"
+            elif not path.exists():
+                listed = f", listed with SHA-256 {self.listed[path]}" if path in self.listed else ""
+                yield f"{indent}{self._name(path)}: not in this folder{listed}"
+            else:
+                alike.setdefault(self._artefact(path), []).append(path)
+            self._told.add(path)
+        for artefact, found in alike.items():
+            for path in found:
+                yield f"{indent}{self._name(path)}"
+                if path.is_file():
+                    yield f"{indent}  sha256: {self._hash(path)}"
+            each = f"each of these {len(found)}: " if len(found) > 1 else ""
+            yield f"{indent}  {each}{artefact.kind}"
+            for fact in artefact.facts:
+                yield f"{indent}  {fact}"
+            if artefact.inputs:
+                yield f"{indent}  made of:"
+            yield from self.lines([source.resolve() for source in artefact.inputs], indent + "    ")
 
     def _name(self, path: Path) -> str:
         for folder in (self.root, self.paper.parent):
@@ -163,5 +165,8 @@ def _closure(root: Path, path: Path) -> Artefact | None:
     if not re.fullmatch(r"[0-9a-f]{64}\.json", path.name):
         return None
     closure = read_closure(root, path.stem)
-    facts = () if closure is None else (f"modules: {', '.join(closure.modules)}", code_fact(root, path.stem))
+    facts: tuple[str, ...] = ()
+    if closure is not None:
+        since = [f"{what} since: {name}" for what, names in changed_files(closure).items() for name in names]
+        facts = (f"modules: {', '.join(closure.modules)}", *(since or ["as it is here"]))
     return Artefact(kind="hashes of the files of the code that measured", facts=facts)

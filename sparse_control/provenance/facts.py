@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from sparse_control.code_hash import code_sha256
-from sparse_control.records.code import changed_files, read_closure
+from sparse_control.records.code import changed_files, counted, read_closure
 
 MODEL_KEYS = ("source", "revision", "weights_sha256", "tokenizer_sha256", "dtype", "device", "bos")
 
@@ -51,5 +51,4 @@ def code_fact(root: Path, sha256: Any) -> str:
         same = False
     if same:
         return f"code sha256: {sha256}, as it is here"
-    words = [f"{what}: {', '.join(names)}" for what, names in changed_files(closure).items() if names]
-    return f"code sha256: {sha256}; {'; '.join(words)}"
+    return f"code sha256: {sha256}; since then {counted(changed_files(closure))}"

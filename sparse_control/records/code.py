@@ -42,7 +42,12 @@ def changed_files(closure: CodeClosure) -> dict[str, list[str]]:
     except ValueError:  # a module of that time is no module any more
         now = {}
     return {
-        "changed since": sorted(name for name in closure.files.keys() & now if closure.files[name] != now[name]),
-        "new since": sorted(now.keys() - closure.files),
-        "gone since": sorted(closure.files.keys() - now),
+        "changed": sorted(name for name in closure.files.keys() & now if closure.files[name] != now[name]),
+        "new": sorted(now.keys() - closure.files),
+        "gone": sorted(closure.files.keys() - now),
     }
+
+
+def counted(changed: dict[str, list[str]]) -> str:
+    """How many files changed, are new, or are gone, in words."""
+    return ", ".join(f"{len(names)} files {what}" for what, names in changed.items() if names)

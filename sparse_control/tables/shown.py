@@ -2,12 +2,10 @@
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from itertools import groupby
 
 import pandas as pd
 
-from sparse_control.records.base import printable
 from sparse_control.records.jacobian_iss.freeze import Thresholds
 from sparse_control.records.read import Records
 from sparse_control.tables.columns import EMPTY, MODEL
@@ -15,26 +13,7 @@ from sparse_control.tables.parts import Part
 from sparse_control.tables.registry import TABLES
 from sparse_control.tables.setup import preset
 from sparse_control.tables.table import Table, rows_of
-
-
-@dataclass(frozen=True, kw_only=True)
-class Shown:
-    """A table ready for a template.
-
-    Attributes:
-        name: of its files.
-        label: by which LaTeX refers to it, of letters alone.
-        by_model: whether there are several models; then the first cell of a row is the name of its model.
-    """
-
-    name: str
-    label: str
-    title: str
-    caption: str
-    by_model: bool
-    headings: tuple[str, ...]
-    aligns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
+from sparse_control.tables.terminal import Shown, plain_text
 
 
 def shown(table: Table, frame: pd.DataFrame, part: Part) -> Shown:
@@ -91,29 +70,14 @@ def headline(part: Part) -> str:
     return part.titled(", ".join(words))
 
 
-def plain_text(table: Shown) -> str:
-    """A table for the terminal: caption, aligned columns."""
-    headings = tuple(heading.replace("\n", " ") for heading in table.headings)
-    grid = [headings, *(tuple(map(printable, row)) for row in table.rows)]
-    widths = [max(len(row[index]) for row in grid) for index in range(len(headings))]
-    lines = [
-        "  ".join(
-            cell.rjust(width) if align == "r" else cell.ljust(width)
-            for cell, width, align in zip(row, widths, table.aligns, strict=True)
-        ).rstrip()
-        for row in grid
-    ]
-    lines.insert(1, "-" * len("  ".join("-" * width for width in widths)))
-    if not table.rows:
-        lines.append("(no records)")
-    return "\n".join([f"{table.name}: {table.title}. {printable(table.caption)}", "", *lines]) + "\n"
-
-
-def text_of(names: Iterable[str], records: Records) -> list[str]:
+def text_of(names: Iterable[str], records: Records, width: int | None = None) -> list[str]:
     """Tables by name, as the terminal shows them.
+
+    Args:
+        width: as in `plain_text`.
 
     Raises:
         InputError: as `Table.frame`.
     """
     part = Part(records=records)
-    return [plain_text(shown(TABLES[name], TABLES[name].frame(records), part)) for name in names]
+    return [plain_text(shown(TABLES[name], TABLES[name].frame(records), part), width) for name in names]

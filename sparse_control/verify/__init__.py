@@ -74,7 +74,11 @@ def verify(root: Path, project: Path, *, from_states: bool = False) -> list[Chec
         checks += table_checks(root, project, records, missing)
         checks += figure_checks(root, project, records, missing)
     prefix = f"{root}/"
-    return [Check(printable(one.name), one.status, printable(one.detail.replace(prefix, ""))) for one in checks]
+    texts = [(printable(one.name), printable(one.detail.replace(prefix, ""))) for one in checks]
+    return [
+        Check(name, one.status, detail, tuple(map(printable, one.more)))
+        for one, (name, detail) in zip(checks, texts, strict=True)
+    ]
 
 
 def _model_checks(model: Model) -> Iterator[Check]:

@@ -19,6 +19,7 @@ class Check:
     name: str
     status: Status
     detail: str = ""
+    more: tuple[str, ...] = ()  # what the detail counts, one by one
 
     def __str__(self) -> str:
         return f"{self.status:4} {self.name}" + (f": {self.detail}" if self.detail else "")

@@ -58,8 +58,8 @@ def _hashes(study: Study) -> Iterator[Check]:
         else:
             yield named(f"frozen {study.title(path)}", lambda path=path, expected=expected: _hashed(path, expected))
     if absent:
-        detail = f"{len(absent)} tensors frozen in it are {PULL}: {', '.join(absent[:3])}"
-        yield Check(f"tensors of {study.title(paths.manifest)}", "skip", detail + (", ..." if len(absent) > 3 else ""))
+        detail = f"{len(absent)} tensors frozen in it are {PULL}"
+        yield Check(f"tensors of {study.title(paths.manifest)}", "skip", detail, tuple(absent))
 
 
 def _hashed(path: Path, expected: str) -> tuple[Status, str]:

@@ -25,7 +25,7 @@ def manifest_checks(root: Path) -> Iterator[Check]:
     yield from _listed_checks(root, "", present, list(present), RESTORE)
     if absent:  # large files may be absent until they are pulled
         detail = f"{len(absent)} of {len(listed.binaries)} listed in {manifest.NAME} are {PULL}"
-        yield Check("binaries", "skip", f"{detail}: {', '.join(absent[:3])}{', ...' if len(absent) > 3 else ''}")
+        yield Check("binaries", "skip", detail, tuple(absent))
 
 
 def rendered_checks(paper: Path) -> Iterator[Check]:
@@ -68,8 +68,8 @@ def unhashed_checks(root: Path, frozen: set[str]) -> Iterator[Check]:
     listed, _ = attempt(manifest.NAME, lambda: manifest.read_manifest(root))
     known = frozen.union(listed.binaries if listed else ())
     if unknown := [name for name in manifest.binary_files(root) if name not in known]:
-        detail = f"{len(unknown)} files are not hashed in {manifest.NAME}, and not checked: {', '.join(unknown)}"
-        yield Check("unlisted binaries", "skip", detail)
+        detail = f"{len(unknown)} files are not hashed in {manifest.NAME}, and not checked"
+        yield Check("unlisted binaries", "skip", detail, tuple(unknown))
 
 
 def missing_measurements(root: Path) -> list[str]:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from sparse_control.code_hash import code_sha256
-from sparse_control.records.code import CodeClosure, changed_files, read_closure
+from sparse_control.records.code import CodeClosure, changed_files, counted, read_closure
 from sparse_control.records.paths import ISS_FILES, STAGES, STUDY
 from sparse_control.records.six_axis import Measurement
 from sparse_control.verify.check import Check, Status, attempt, named
@@ -107,13 +107,14 @@ def _code(root: Path, name: str, modules: tuple[str, ...], measured: set[str]) -
         if check.status == "FAIL":
             yield check
         if sha256 != code_sha256(*modules):
-            yield Check(name, "warn", _changes(closure, sha256))
+            yield Check(name, "warn", *_changes(closure, sha256))
 
 
-def _changes(closure: CodeClosure | None, sha256: str) -> str:
+def _changes(closure: CodeClosure | None, sha256: str) -> tuple[str, tuple[str, ...]]:
     text = "measured by another version of the code than is here"
     if closure is None:
-        return f"{text}; which modules changed is not known, as code/{sha256}.json is not here"
+        return f"{text}; which modules changed is not known, as code/{sha256}.json is not here", ()
     found = changed_files(closure)
-    words = [f"{what}: {', '.join(names)}" for what, names in found.items() if names]
-    return f"{text}; {'; '.join(words)}" if words else f"{text}, of the same modules by other names"
+    if not any(found.values()):
+        return f"{text}, of the same modules by other names", ()
+    return f"{text}: {counted(found)}", tuple(f"{what}: {name}" for what, names in found.items() for name in names)
