@@ -79,7 +79,7 @@ class _Chain:
         alike: dict[Artefact, list[Path]] = {}
         for path in paths:
             if path in self._told:
-                yield f"{indent}{self._name(path)}: see above"
+                yield f"{indent}{self._name(path)}: told already"
             elif not path.exists():
                 listed = f", listed with SHA-256 {self.listed[path]}" if path in self.listed else ""
                 yield f"{indent}{self._name(path)}: not in this folder{listed}"

@@ -155,9 +155,13 @@ def test_changed_modules_are_named(root):
     del content["files"]["sparse_control/errors.py"]
     sha256 = write_closure(root, content)
     code_of(root, sha256)
-    (warning,) = [line for line in lines(root, "warn") if "jacobian_iss code" in line]
-    assert "changed since: sparse_control/iss/score.py; new since: sparse_control/errors.py; gone since: " in warning
-    assert warning.endswith("sparse_control/stages/old.py")
+    (check,) = [check for check in verify(root, PROJECT) if check.name.endswith("jacobian_iss code")]
+    assert check.status == "warn" and check.detail.endswith(": 1 files changed, 1 files new, 1 files gone")
+    assert check.more == (
+        "changed: sparse_control/iss/score.py",
+        "new: sparse_control/errors.py",
+        "gone: sparse_control/stages/old.py",
+    )
 
 
 def write_closure(root, content):
@@ -194,7 +198,7 @@ def test_a_closure_names_modules(tmp_path, modules):
 def test_a_module_that_is_gone_leaves_all_its_files_gone(tmp_path):
     files = closure_hashes("sparse_control.files")
     sha256 = write_closure(tmp_path, {"modules": ["sparse_control.no_such_module"], "files": files})
-    assert changed_files(read_closure(tmp_path, sha256))["gone since"] == sorted(files)
+    assert changed_files(read_closure(tmp_path, sha256))["gone"] == sorted(files)
 
 
 def test_accepted_code_is_said_with_its_reason(root):
