@@ -220,8 +220,11 @@ CASES = {
     ),
     "Intervention": Case(
         Intervention,
-        {"support": (SITE,), "strengths": (1.0,), "directions": (torch.ones(WIDTH),)},
-        {"directions": ("None",)},
+        {
+            **{"support": (SITE,), "strengths": (1.0,), "directions": (torch.ones(WIDTH),)},
+            **{"oriented": False, "levels": None},
+        },
+        {"directions": ("None",), "oriented": ("True",), "levels": ("None",)},
     ),
     "Intervention.from_file": Case(
         Intervention.from_file,

@@ -146,9 +146,12 @@ def _acting_at(
         yield
 
 
+Addition = Tensor | Callable[[Tensor], Tensor]  # to an activation; a function has the activation (B, site width)
+
+
 @contextmanager
 def adding(
-    lm: LanguageModel, additions: Mapping[Site, Tensor], locate: Callable[[Forward], Mapping[Site, int]]
+    lm: LanguageModel, additions: Mapping[Site, Addition], locate: Callable[[Forward], Mapping[Site, int]]
 ) -> Iterator[None]:
     """Add a vector to the activation at each site in every forward, where the forward has the site.
 
@@ -156,7 +159,7 @@ def adding(
 
     Args:
         lm: the model.
-        additions: per site (site width,) or (B, site width).
+        additions: per site (site width,) or (B, site width), or what gives it from the activation there.
         locate: a forward -> index among its tokens, of each site that it has.
 
     Raises:
@@ -165,7 +168,7 @@ def adding(
     """
     for site, vector in additions.items():
         check_site(lm, site)
-        if vector.shape[-1] != site_width(lm, site):
+        if isinstance(vector, Tensor) and vector.shape[-1] != site_width(lm, site):
             raise ValueError(
                 f"site {site.name}: direction has width {vector.shape[-1]}, the site has {site_width(lm, site)}"
             )
@@ -181,9 +184,12 @@ def adding(
             return None
         added = activation.clone()
         for site in here:
-            vector, factor = additions[site], _factor(lm, site)
+            vector, factor, columns = additions[site], _factor(lm, site), _columns(lm, site)
+            if not isinstance(vector, Tensor):
+                own = activation[:, located[site], columns]
+                vector = vector(own if factor == 1 else own * factor)
             vector = vector if factor == 1 else vector / factor
-            added[:, located[site], _columns(lm, site)] += vector.to(activation)
+            added[:, located[site], columns] += vector.to(activation)
         return added
 
     with _acting_at(lm, list(additions), add, begin):
@@ -191,12 +197,12 @@ def adding(
 
 
 @contextmanager
-def add_at_sites(lm: LanguageModel, additions: Mapping[Site, Tensor], length: int) -> Iterator[None]:
+def add_at_sites(lm: LanguageModel, additions: Mapping[Site, Addition], length: int) -> Iterator[None]:
     """Add a vector to the activation at each site in every forward, each of `length` tokens.
 
     Args:
         lm: the model.
-        additions: per site (site width,) or (B, site width).
+        additions: as in `adding`.
         length: tokens of a forward; negative positions count from its end.
 
     Raises:

@@ -2,11 +2,12 @@
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from sparse_control.errors import InputError
@@ -14,12 +15,15 @@ from sparse_control.models import LanguageModel
 from sparse_control.models.sites import Site
 from sparse_control.protocol.directions import mean_contrast
 from sparse_control.protocol.effects import EFFECTS, Effects, effect_columns, joint_readouts, measured_effects
-from sparse_control.protocol.gate import GatedPairs, candidate_sites, gated_pairs, kept_pairs
+from sparse_control.protocol.gate import GatedPairs, gated_pairs, kept_pairs, read_sites
+from sparse_control.protocol.intervention import Intervention
 from sparse_control.protocol.panels import Pair, PanelSources, build_pairs, off_target_panel
 from sparse_control.protocol.preservation import OffTargetPanel
+from sparse_control.protocol.readouts import dose_readouts
 from sparse_control.protocol.selectors import Selection
+from sparse_control.protocol.selectors.baselines import Stream
 from sparse_control.protocol.selectors.omp import Measure
-from sparse_control.protocol.selectors.table import SELECTORS, Fit
+from sparse_control.protocol.selectors.table import SELECTORS, Fit, Selector
 from sparse_control.protocol.splits import Split
 from sparse_control.seeds import stream
 from sparse_control.settings import ProtocolSettings
@@ -34,7 +38,8 @@ class Choice:
     Attributes:
         selections: the selection; of random supports, one per draw, of which the first is measured in full.
         support: the sites of the first.
-        joint: (N,) change of the fitting split's readouts under the first, with each pair's own contrasts.
+        joint: (N,) change of the fitting split's readouts under the first, with each pair's own contrasts, or with the
+            direction of a baseline.
         refitted: its strengths fitted on the reuse split.
     """
 
@@ -65,8 +70,8 @@ class Fitting:
 
     @cached_property
     def off_target(self) -> OffTargetPanel:
-        """The prompts of axis 5 at the candidate sites, read once."""
-        return self.off_target_at(candidate_sites(self.lm, self.protocol))
+        """The prompts of axis 5, read once where pairs are."""
+        return self.off_target_at(read_sites(self.lm, self.protocol))
 
     def off_target_at(self, sites: Sequence[Site]) -> OffTargetPanel:
         """The prompts of axis 5, read at these sites.
@@ -116,7 +121,7 @@ class Fitting:
 
     def off_target_with(self, sites: tuple[Site, ...]) -> OffTargetPanel:
         """The prompts of axis 5 at any sites, candidates or not; read once."""
-        read = set(candidate_sites(self.lm, self.protocol)).issuperset(sites)
+        read = set(read_sites(self.lm, self.protocol)).issuperset(sites)
         return self.off_target if read else self._off_target_elsewhere(sites)
 
     def effects(self, task: str, seed: int) -> Effects:
@@ -134,6 +139,8 @@ class Fitting:
         """A selector's choice; that of `random_direction` is Driver-OMP's."""
         selector = SELECTORS[selector].choice_of or selector
         key = (task, seed, selector)
+        if key not in self._choices and SELECTORS[selector].baseline:
+            self._choices[key] = self._baseline(self.pairs(task, seed), SELECTORS[selector])
         if key not in self._choices:
             pairs, row = self.pairs(task, seed), SELECTORS[selector]
             fit, reuse = pairs.splits["fit"], pairs.splits["reuse"]
@@ -149,6 +156,34 @@ class Fitting:
             self._choices[key] = Choice(selections, support, joint - fit.y_source, refitted)
         return self._choices[key]
 
+    def _baseline(self, pairs: GatedPairs, row: Selector) -> Choice:
+        fit, reuse = pairs.splits["fit"], pairs.splits["reuse"]
+        residual = self._stream(fit, pairs.stream)
+        (selection,) = row.select(residual)
+        joint = residual.respond(selection, [1.0])[:, 0] - fit.y_source
+        refitted = row.refit(replace(self._stream(reuse, pairs.stream), chosen=selection))
+        support = tuple(pairs.stream[index] for index in selection.support)
+        return Choice((selection,), support, joint, tuple(refitted.tolist()))
+
+    def _stream(self, split: Split, sites: Sequence[Site]) -> Stream:
+        def respond(selection: Selection, doses: Sequence[float]) -> np.ndarray:
+            chosen = baseline_intervention(selection, sites)
+            return dose_readouts(split.source, split.pairs, chosen, doses, {}, split.y_source)
+
+        sides = [
+            np.stack([side.activations[site].double().cpu().numpy() for site in sites])
+            for side in (split.source, split.target)
+        ]
+        return Stream(
+            source=sides[0],
+            target=sides[1],
+            positions=tuple(site.position for site in sites),
+            y_source=split.y_source,
+            gap=split.gap,
+            maximum_strength=self.protocol.maximum_strength,
+            respond=respond,
+        )
+
     def _fit(self, split: Split, sites: Sequence[Site], columns: np.ndarray, generator: np.random.Generator) -> Fit:
         return Fit(
             columns=columns,
@@ -160,6 +195,13 @@ class Fitting:
             generator=generator,
             measure=_measure(split, sites),
         )
+
+
+def baseline_intervention(selection: Selection, sites: Sequence[Site]) -> Intervention:
+    """The intervention that a baseline chose among sites of the residual stream."""
+    support = tuple(sites[index] for index in selection.support)
+    directions = tuple(torch.from_numpy(direction) for direction in selection.directions or ())
+    return Intervention(support, selection.strengths, directions, levels=selection.levels)
 
 
 def _measure(split: Split, sites: Sequence[Site]) -> Measure:

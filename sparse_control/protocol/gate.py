@@ -23,7 +23,10 @@ class GatedPairs:
         reason: why the task is not supported by the model; None where it is.
         sites: the candidate sites, S of them; those at which no pair of the fitting split has a contrast are left out.
         without_contrast: how many were left out.
-        splits: fit, evaluate and reuse after the gate; None where the task is not supported.
+        splits: fit, evaluate and reuse after the gate, read at the candidates and at the residual stream of all layers;
+            None where the task is not supported.
+        stream: those of the residual stream at which the fitting split has a contrast, for baselines.
+        stream_without_contrast: how many of the residual stream were left out.
     """
 
     counts: dict[str, Any] | None
@@ -31,11 +34,23 @@ class GatedPairs:
     sites: tuple[Site, ...] = ()
     without_contrast: int = 0
     splits: dict[str, Split] | None = None
+    stream: tuple[Site, ...] = ()
+    stream_without_contrast: int = 0
 
 
 def candidate_sites(lm: LanguageModel, protocol: ProtocolSettings) -> tuple[Site, ...]:
     """The sites a selector may choose from: the components of every layer at every position of the settings."""
     return tuple(site for position in protocol.positions for site in all_sites(lm, protocol.components, position))
+
+
+def stream_sites(lm: LanguageModel, protocol: ProtocolSettings) -> tuple[Site, ...]:
+    """The residual stream of every layer, at every position of the settings: what baselines choose from."""
+    return tuple(site for position in protocol.positions for site in all_sites(lm, ["resid"], position))
+
+
+def read_sites(lm: LanguageModel, protocol: ProtocolSettings) -> tuple[Site, ...]:
+    """Where prompts are read, whichever selectors are asked for."""
+    return tuple(dict.fromkeys((*candidate_sites(lm, protocol), *stream_sites(lm, protocol))))
 
 
 def kept_pairs(source: Sequence[float], target: Sequence[float], minimum_gap: float) -> list[int]:
@@ -53,13 +68,13 @@ def kept_pairs(source: Sequence[float], target: Sequence[float], minimum_gap: fl
 def gated_pairs(
     lm: LanguageModel, protocol: ProtocolSettings, task: str, seed: int, sources: PanelSources = PanelSources()
 ) -> GatedPairs:
-    """Draw the pairs of one seed, read them unpatched at all candidate sites, and gate them.
+    """Draw the pairs of one seed, read them unpatched at all sites, and gate them.
 
     Raises:
         InputError: the panel has too few pairs that the tokenizer keeps minimal edits, or a position of the settings is
             outside a prompt, names a site twice, or comes before all differences.
     """
-    sites = candidate_sites(lm, protocol)
+    sites, read = candidate_sites(lm, protocol), read_sites(lm, protocol)
     counts: dict[str, Any] = {"minimum_gap": protocol.minimum_gap}
     splits = {}
     for name in SPLITS:
@@ -67,7 +82,7 @@ def gated_pairs(
             drawn = draw_pairs(task, lm, name, getattr(protocol.pairs, name), seed, sources)
         except UnsupportedModel as error:
             return GatedPairs(None, str(error))
-        split = _read(lm, drawn.pairs, sites)
+        split = _read(lm, drawn.pairs, read)
         kept = kept_pairs(split.y_source, split.y_target, protocol.minimum_gap)
         counts[name] = {"built": len(drawn.pairs), "kept": len(kept), "passed_over": drawn.dropped}
         splits[name] = split.take(kept)
@@ -79,7 +94,9 @@ def gated_pairs(
             f"protocol.positions: {protocol.positions}: the prompts of every {task} pair agree up to there; "
             "use positions from a difference on, such as -1"
         )
-    return GatedPairs(counts, None, alive, len(sites) - len(alive), splits)
+    every = stream_sites(lm, protocol)
+    stream = tuple(site for site in every if splits["fit"].contrasts[site].any())
+    return GatedPairs(counts, None, alive, len(sites) - len(alive), splits, stream, len(every) - len(stream))
 
 
 def _too_few(counts: dict[str, Any], protocol: ProtocolSettings) -> str | None:

@@ -19,7 +19,7 @@ from sparse_control.arguments import brief, choice, elements, instance, real_num
 from sparse_control.errors import InputError
 from sparse_control.models import LanguageModel
 from sparse_control.models.decode import as_prompt
-from sparse_control.models.sites import Site, add_at_sites
+from sparse_control.models.sites import Addition, Site, add_at_sites
 from sparse_control.protocol.intervention import Intervention
 from sparse_control.protocol.panels.pair import Pair
 from sparse_control.protocol.patching import pair_contrasts
@@ -94,8 +94,8 @@ def generate(
     stop = _stop_ids(lm) if stop_ids is None else _checked_stop_ids(stop_ids)
     generations: list[Generation] = []
     for group in [call.doses] if together else [[dose] for dose in call.doses]:
-        additions = intervention.additions(group, call.contrasts, 1, [] if pair is None else [pair.sign])
-        live = {site: value[0] for site, value in additions.items()} if any(group) else {}  # (R, width)
+        signs = [] if pair is None else [pair.sign]
+        live = intervention.acting(group, call.contrasts, signs) if any(group) else {}
         moving = {replace(site, position=-1): value for site, value in live.items()}
         generations += _continued(
             lm,
@@ -165,8 +165,8 @@ def _continued(
     ids: Tensor,
     doses: Sequence[float],
     *,
-    in_prompt: Mapping[Site, Tensor],
-    in_generation: Mapping[Site, Tensor],
+    in_prompt: Mapping[Site, Addition],
+    in_generation: Mapping[Site, Addition],
     max_tokens: int,
     temperature: float,
     draws: Sequence[np.random.Generator],

@@ -83,7 +83,7 @@ def restricted(
     check_names(where="params.yaml: protocol: ", given=given, **{kind: getattr(protocol, kind) for kind in KNOWN})
     check_names(where="params.yaml: protocol.task_seeds: ", tasks=protocol.task_seeds)
     if not studies(protocol):
-        raise InputError(f"condition O of {', '.join(protocol.tasks)} is F, as their pairs have one orientation; use F")
+        raise InputError(_nothing(protocol))
     return settings.model_copy(update={"protocol": protocol}) if changes else settings
 
 
@@ -99,15 +99,24 @@ def templated(settings: Settings, arguments: Mapping[str, Any]) -> Settings:
     return settings.model_copy(update={"protocol": settings.protocol.model_copy(update={"template_arguments": merged})})
 
 
+def _nothing(protocol: ProtocolSettings) -> str:
+    conditions = ", ".join(protocol.conditions)
+    if all(selector in SELECTORS and SELECTORS[selector].baseline for selector in protocol.selectors):
+        names = ", ".join(protocol.selectors)
+        return f"condition {conditions} of {names}: baselines have directions of the fitting split; use F"
+    return f"condition {conditions} of {', '.join(protocol.tasks)} is F, as their pairs have one orientation; use F"
+
+
 def studies(protocol: ProtocolSettings) -> list[tuple[str, str, str]]:
     """Every (task, selector, condition) of the settings, in the order in which they are measured.
 
     Where the pairs of a task have one orientation, an oriented rule is the mean as it is, and not measured twice. An
-    intervention given as a file has vectors of its own, so that it is not measured with each pair's contrast.
+    intervention given as a file has vectors of its own, so that it is not measured with each pair's contrast; a
+    baseline has directions of its own from the fitting split, so it is measured under F alone.
     """
     return [
         (task, selector, condition)
         for task, selector, condition in product(protocol.tasks, protocol.selectors, protocol.conditions)
         if TASKS[task].oriented or not CONDITIONS[condition].oriented
-        if selector in SELECTORS or condition in RULES
+        if condition in (SELECTORS[selector].conditions if selector in SELECTORS else RULES)
     ]

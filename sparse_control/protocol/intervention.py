@@ -11,7 +11,7 @@ from torch import Tensor
 from sparse_control.arguments import brief, elements, instance, real_number, whole_number
 from sparse_control.errors import InputError
 from sparse_control.models import LanguageModel
-from sparse_control.models.sites import Site, check_site, site_width
+from sparse_control.models.sites import Addition, Site, check_site, site_width
 from sparse_control.protocol.intervention_file import read_intervention
 from sparse_control.tensors import as_float64
 
@@ -20,21 +20,28 @@ from sparse_control.tensors import as_float64
 class Intervention:
     """A support, base strengths and a direction rule: at each site `a <- a + dose * strength * direction`.
 
+    With a level it replaces in place of adding: `a <- a + dose * strength * (level - <a, u>) u`, where u is the unit
+    vector of the direction, so that at dose times strength 1 the activation's component along u is the level.
+
     Attributes:
         support: the sites, each once.
         strengths: beta, one per site.
         directions: one vector (site width,) per site, the same for every prompt (F, the mean contrast of the
             fitting split, or any vectors of your own); None: each pair's own contrast (P).
         oriented: whether a pair has the directions times its orientation sign (O).
+        levels: of an intervention that replaces, one; it acts at one site, as a patch before another site would change
+            what is replaced there. None: it adds.
 
     Raises:
-        ValueError: lengths that disagree, a site twice, a strength or direction that is not finite.
+        ValueError: lengths that disagree, a site twice, a strength, direction or level that is not finite, levels
+            without directions, for several sites, oriented, or along a direction that is zero.
     """
 
     support: tuple[Site, ...]
     strengths: tuple[float, ...]
     directions: tuple[Tensor, ...] | None = None
     oriented: bool = False
+    levels: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
         if instance("oriented", self.oriented, bool) and self.directions is None:
@@ -55,9 +62,13 @@ class Intervention:
             raise ValueError(f"strengths has length {len(strengths)}, support has {len(support)} sites")
         object.__setattr__(self, "support", support)
         object.__setattr__(self, "strengths", tuple(strengths))
-        if self.directions is None:
-            return
-        given = self.directions
+        if self.directions is not None:
+            object.__setattr__(self, "directions", self._checked_directions(self.directions))
+        if self.levels is not None:
+            object.__setattr__(self, "levels", self._checked_levels(self.levels))
+
+    def _checked_directions(self, given: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        support = self.support
         if not isinstance(given, (Sequence, np.ndarray, Tensor)) or isinstance(given, (str, bytes)):
             raise ValueError(f"directions must be a sequence of vectors, got {brief(given)}")
         if getattr(given, "ndim", 1) == 0 or len(given) != len(support):
@@ -70,7 +81,19 @@ class Intervention:
                 shape = tuple(vector.shape)
                 raise ValueError(f"directions[{index}] of site {site.name} must have one dimension, got shape {shape}")
             directions.append(vector)
-        object.__setattr__(self, "directions", tuple(directions))
+        return tuple(directions)
+
+    def _checked_levels(self, given: Sequence[float]) -> tuple[float, ...]:
+        levels = tuple(real_number(f"levels[{i}]", value) for i, value in enumerate(elements("levels", given)))
+        if len(levels) != 1 or len(self.support) != 1:
+            raise ValueError(
+                f"levels has length {len(levels)}, support has {len(self.support)} sites; give one of each"
+            )
+        if self.directions is None or self.oriented:
+            raise ValueError("levels go with directions of the intervention's own that no pair turns")
+        if not self.directions[0].any():
+            raise ValueError(f"directions[0] of site {self.support[0].name} is zero: nothing lies along it to replace")
+        return levels
 
     @classmethod
     def from_file(
@@ -125,8 +148,24 @@ class Intervention:
                     f"the site has {site_width(lm, site)}"
                 )
 
+    def replacement(self, index: int, activations: Tensor) -> Tensor:
+        """What takes the component of activations (..., width) along the direction to the level, float64.
+
+        Args:
+            index: of the site in the support.
+            activations: as they are before the patch.
+        """
+        exact = activations.double()
+        unit = (self.directions[index] / self.directions[index].norm()).to(exact.device)
+        return (self.levels[index] - exact @ unit)[..., None] * unit
+
     def additions(
-        self, doses: Sequence[float], contrasts: Mapping[Site, Tensor], n: int, signs: Sequence[int] = ()
+        self,
+        doses: Sequence[float],
+        contrasts: Mapping[Site, Tensor],
+        n: int,
+        signs: Sequence[int] = (),
+        activations: Mapping[Site, Tensor] | None = None,
     ) -> dict[Site, Tensor]:
         """What is added at each site for `n` prompts and R doses: (n, R, site width), float64.
 
@@ -135,13 +174,37 @@ class Intervention:
             contrasts: per site (n, site width), used where the intervention has no directions of its own.
             n: number of prompts.
             signs: (n,) orientation signs, used where the intervention is oriented.
+            activations: per site (n, site width) of the prompts unpatched, used where the intervention replaces.
+
+        Raises:
+            ValueError: the intervention replaces, and the activations of its site are not there.
         """
         scale = torch.tensor(list(doses), dtype=torch.float64)[None, :, None]
         added = {}
         for index, (site, strength) in enumerate(zip(self.support, self.strengths, strict=True)):
-            fixed = self.directions is not None
-            direction = self.directions[index].expand(n, -1) if fixed else contrasts[site].double()
+            if self.levels is not None:
+                if activations is None or site not in activations:
+                    raise ValueError(f"site {site.name}: the prompts were not read there, so nothing can be replaced")
+                direction = self.replacement(index, activations[site])
+            elif self.directions is not None:
+                direction = self.directions[index].expand(n, -1)
+            else:
+                direction = contrasts[site].double()
             if self.oriented:
                 direction = direction * direction.new_tensor(list(signs))[:, None]
             added[site] = scale.to(direction.device) * strength * direction[:, None]  # (n, R, width)
         return added
+
+    def acting(
+        self, doses: Sequence[float], contrasts: Mapping[Site, Tensor], signs: Sequence[int] = ()
+    ) -> dict[Site, Addition]:
+        """What is added at each site of one prompt under R doses, for hooks: (R, site width), or a function of it.
+
+        Args:
+            doses, signs: as in `additions`.
+            contrasts: per site (1, site width).
+        """
+        if self.levels is None:
+            return {site: value[0] for site, value in self.additions(doses, contrasts, 1, signs).items()}
+        scale = torch.tensor(list(doses), dtype=torch.float64)[:, None] * self.strengths[0]
+        return {self.support[0]: lambda activation: scale.to(activation.device) * self.replacement(0, activation)}

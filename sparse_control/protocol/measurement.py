@@ -129,6 +129,9 @@ def _panel(
 
 def _norms(split: Split, intervention: Intervention, contrasts: Mapping[Site, Tensor]) -> dict[str, Any]:
     directions = intervention.directions or [contrasts[site] for site in intervention.support]
+    if intervention.levels is not None:
+        sites = enumerate(intervention.support)
+        directions = [intervention.replacement(index, split.source.activations[site]) for index, site in sites]
     return {
         "direction": [_mean_norm(direction) for direction in directions],
         "activation": [_mean_norm(split.source.activations[site]) for site in intervention.support],

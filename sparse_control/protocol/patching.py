@@ -72,7 +72,7 @@ def patched(
     if intervention.directions is None:
         contrasts = pair_contrasts(lm, pair, intervention.support)
     signs = [] if pair is None else [pair.sign]
-    additions = {site: value[0, 0] for site, value in intervention.additions([dose], contrasts, 1, signs).items()}
+    additions = intervention.acting([dose], contrasts, signs)
     if dose == 0 or not additions:
         yield
         return

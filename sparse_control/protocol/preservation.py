@@ -70,7 +70,8 @@ def measured_preservation(
     rows = {dose: [0.0] * n for dose in doses}
     if live:
         turned = [signs[index] for index in pairs.tolist()] if signs else []
-        patched = panel.prompts.patched_logits(intervention.additions(live, borrowed, n, turned))  # (P, R, V)
+        additions = intervention.additions(live, borrowed, n, turned, panel.prompts.activations)
+        patched = panel.prompts.patched_logits(additions)  # (P, R, V)
         plain = _float64(panel.prompts.logits)
         for column, dose in enumerate(live):
             under = _float64(patched[:, column])

@@ -36,7 +36,8 @@ def dose_readouts(
     live = [index for index, dose in enumerate(doses) if dose != 0 and intervention.support]
     if live:
         signs = [pair.sign for pair in pairs]
-        additions = intervention.additions([doses[index] for index in live], contrasts, len(prompts), signs)
+        nonzero, own = [doses[index] for index in live], prompts.activations
+        additions = intervention.additions(nonzero, contrasts, len(prompts), signs, own)
         values[:, live] = margins(prompts.patched_logits(additions), pairs)
     return values
 

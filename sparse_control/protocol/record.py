@@ -9,7 +9,7 @@ from torch import Tensor
 from sparse_control.models.sites import Site
 from sparse_control.protocol.directions import CONDITIONS, mean_contrast, random_of_equal_norm
 from sparse_control.protocol.feedback import FeedbackPlan
-from sparse_control.protocol.fitting import Choice, Fitting
+from sparse_control.protocol.fitting import Choice, Fitting, baseline_intervention
 from sparse_control.protocol.gate import GatedPairs
 from sparse_control.protocol.intervention import Intervention
 from sparse_control.protocol.measurement import measure
@@ -31,7 +31,8 @@ def record_sections(fitting: Fitting, key: RecordKey) -> dict[str, Any]:
 
     Strengths and gain come from the pairs' own contrasts under every rule (source document: the direction rule is
     independent of coefficient fitting and of dose updates). Under `random_direction` the support and the strengths are
-    Driver-OMP's, and each direction is a random one of equal norm: a new one per pair under P, one under F and O.
+    Driver-OMP's, and each direction is a random one of equal norm: a new one per pair under P, one under F and O. A
+    baseline has its own direction at its own site in all of it.
     """
     pairs = fitting.pairs(key.task, key.seed)
     head = {"supported": pairs.splits is not None, "reason": pairs.reason, "gate": pairs.counts}
@@ -40,6 +41,7 @@ def record_sections(fitting: Fitting, key: RecordKey) -> dict[str, Any]:
     choice, protocol = fitting.choice(key.task, key.seed, key.selector), fitting.protocol
     draws = _draws(fitting, pairs, choice, key)
     slope = float(choice.joint.mean())
+    baseline = SELECTORS[key.selector].baseline
     axes = measure(
         fitting.lm,
         draws[0].intervention,
@@ -52,10 +54,10 @@ def record_sections(fitting: Fitting, key: RecordKey) -> dict[str, Any]:
     )
     sections = axes | {
         "candidates": {
-            "components": list(protocol.components),
+            "components": ["resid"] if baseline else list(protocol.components),
             "positions": list(protocol.positions),
-            "sites": len(pairs.sites),
-            "without_contrast": pairs.without_contrast,
+            "sites": len(pairs.stream) if baseline else len(pairs.sites),
+            "without_contrast": pairs.stream_without_contrast if baseline else pairs.without_contrast,
         },
         "support": [site.name for site in choice.support],
         "strengths": list(draws[0].intervention.strengths),
@@ -112,6 +114,8 @@ def _draws(fitting: Fitting, pairs: GatedPairs, choice: Choice, key: RecordKey) 
         return mean_contrast(fit.contrasts, support, signs) if rule.mean else None
 
     draws = []
+    if selector.baseline:
+        return [_Draw(baseline_intervention(choice.selections[0], pairs.stream), evaluate, reuse)]
     if not selector.random_directions:
         for selection in choice.selections:
             support = tuple(pairs.sites[index] for index in selection.support)
@@ -137,7 +141,7 @@ def _selection(choice: Choice, fit: Split) -> dict[str, Any]:
     return {
         "path": list(selection.path),
         "stop_reason": selection.stop_reason,
-        "predicted_additivity": share_of_gap(np.array(selection.predicted), fit.gap),
+        "predicted_additivity": share_of_gap(np.array(selection.predicted), fit.gap) if selection.predicted else None,
         "measured_additivity": share_of_gap(choice.joint, fit.gap),
     }
 

@@ -13,13 +13,14 @@ from math import ceil
 from sparse_control.errors import UnsupportedModel
 from sparse_control.models import LanguageModel
 from sparse_control.protocol.effects import first_order_effects, measured_effects
-from sparse_control.protocol.gate import candidate_sites
+from sparse_control.protocol.gate import candidate_sites, stream_sites
 from sparse_control.protocol.given_record import SHARES
 from sparse_control.protocol.grid import studies
 from sparse_control.protocol.panels import SPLITS
 from sparse_control.protocol.panels.offtarget import OffTargetPrompt
 from sparse_control.protocol.panels.pair import Pair
 from sparse_control.protocol.prompts import MAXIMUM_ROWS
+from sparse_control.protocol.selectors.baselines import strengths_within
 from sparse_control.protocol.selectors.table import SELECTORS
 from sparse_control.protocol.splits import Split
 from sparse_control.records.given import is_control
@@ -143,17 +144,34 @@ def reading_work(protocol: ProtocolSettings, splits: Mapping[str, Batch], n_site
     return work + fit.differentiating() + fit.patching(n_sites if protocol.effects == "measured" else check)
 
 
-def choosing_work(protocol: ProtocolSettings, selector: str, splits: Mapping[str, Batch], n_sites: int) -> Work:
+def choosing_work(
+    protocol: ProtocolSettings, selector: str, splits: Mapping[str, Batch], n_sites: int, n_stream: int
+) -> Work:
     """What both direction rules of one (task, selector, seed) share: selection, joint patch and refitted strengths."""
     fit, reuse = splits["fit"], splits["reuse"]
     if selector not in SELECTORS:  # given: its fit of one factor, twice, and its unit push
         return fit.patching(2 * len(SHARES)) + fit.patching(1) + reuse.patching(2 * len(SHARES))
+    if SELECTORS[selector].baseline:
+        return _searching(protocol, selector, fit, reuse, n_stream)
     k = min(protocol.support_size, n_sites)
     size = n_sites if SELECTORS[selector].all_sites else k
     refitting = reuse.patching(size) if protocol.effects == "measured" else reuse.differentiating()
     work = fit.patching(1) + refitting
     if SELECTORS[selector].remeasures:
         work += _remeasuring(fit, k, n_sites) + _remeasuring(reuse, k, k)
+    return work
+
+
+def _searching(protocol: ProtocolSettings, selector: str, fit: Batch, reuse: Batch, n_stream: int) -> Work:
+    """The grid of strengths at every site of the residual stream, the joint patch, and the strength of the reuse split.
+
+    A replacement has one strength, and none to fit anew.
+    """
+    tried = len(strengths_within(protocol.maximum_strength))
+    grid, again = (1, Work()) if SELECTORS[selector].replaces else (tried, reuse.patching(tried))
+    work = fit.patching(1) + again
+    for _ in range(n_stream):
+        work += fit.patching(grid)
     return work
 
 
@@ -197,7 +215,7 @@ def planned(
             support the task.
         off_target: prompts of axis 5.
     """
-    n_sites = len(candidate_sites(lm, protocol))
+    n_sites, n_stream = len(candidate_sites(lm, protocol)), len(stream_sites(lm, protocol))
     others = Batch.of([len(lm.encode(prompt.text)) for prompt in off_target], protocol.positions)
     items, grid = [Item("all", "shared", "", (), n_sites, others.reading())], studies(protocol)
     for task in protocol.tasks:
@@ -214,7 +232,7 @@ def planned(
             for condition in (named[2] for named in grid if named[:2] == (task, selector)):
                 works = [record_work(protocol, task, selector, splits, others) for splits in batches]
                 if basis not in chosen:
-                    works += [choosing_work(protocol, basis, splits, n_sites) for splits in batches]
+                    works += [choosing_work(protocol, basis, splits, n_sites, n_stream) for splits in batches]
                     chosen.add(basis)
                 items.append(item(selector, condition, works))
     return items

@@ -19,7 +19,7 @@ from sparse_control.verify.check import Check, Status, named
 from sparse_control.verify.finding import same
 from sparse_control.verify.given import equal_size
 
-SHARED = ("candidates", "effects")  # sections that do not depend on selector and direction rule
+SHARED = ("effects",)  # sections that do not depend on selector and direction rule
 
 
 def six_axis_checks(paths: ModelPaths, records: Iterable[Measurement]) -> Iterator[Check]:
@@ -127,13 +127,13 @@ def _steps(end: Endpoint, feedback: Feedback) -> Iterator[str]:
 
 def _shared(records: Iterable[Measurement]) -> tuple[Status, str]:
     """Whatever the selector and direction rule, a task and seed has the same pairs, and margins without a patch."""
-    seen: dict[tuple[Any, ...], tuple[RecordKey, dict[str, Any]]] = {}
+    seen: dict[tuple[Any, ...], dict[str, tuple[RecordKey, Any]]] = {}
     for record in records:
         if not record.supported:
             continue
         provenance = record.provenance
         at = record.task, record.seed, record.panels, provenance.params_sha256, provenance.code_sha256
-        for values in (_drawn(record), _unpatched(record)):
+        for values in (_drawn(record), _unpatched(record), _candidates(record)):
             first, expected = seen.setdefault(_hashable((*at, *values)), (record.key, values))
             for name, value in values.items():
                 if value != expected[name]:
@@ -159,3 +159,10 @@ def _unpatched(record: Measurement) -> dict[str, Any]:
     parts = {"evaluate": record.evaluate, "reuse": record.reuse}
     read = {f"{part}.{name}": getattr(one, name) for part, one in parts.items() for name in ("source", "target")}
     return {own + name: value for name, value in (read | {name: getattr(record, name) for name in SHARED}).items()}
+
+
+def _candidates(record: Measurement) -> dict[str, Any]:
+    """Candidate sites, the same for all that choose among the same components; baselines have the residual stream."""
+    if record.candidates is None or record.origin is not None:
+        return {}
+    return {f"candidates of {' and '.join(record.candidates.components)}": record.candidates}

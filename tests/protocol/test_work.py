@@ -15,6 +15,7 @@ from sparse_control.protocol.panels.offtarget import OffTargetPrompt
 from sparse_control.protocol.preservation import OffTargetPanel
 from sparse_control.protocol.prompts import read_prompts
 from sparse_control.protocol.record import record_sections
+from sparse_control.protocol.selectors.table import SELECTORS
 from sparse_control.protocol.work import Batch, Work, build_all_pairs, measured_rates, planned
 from sparse_control.records.six_axis import RecordKey
 from sparse_control.settings import load_settings
@@ -50,7 +51,7 @@ def lm(monkeypatch):
     @cached_property
     def off_target(fitting):
         ids = [other.text.tolist() for other in OTHERS]
-        return OffTargetPanel(("a", "b", "c"), read_prompts(lm, ids, gate.candidate_sites(lm, fitting.protocol)))
+        return OffTargetPanel(("a", "b", "c"), read_prompts(lm, ids, gate.read_sites(lm, fitting.protocol)))
 
     off_target.__set_name__(Fitting, "off_target")
 
@@ -90,15 +91,27 @@ def most(lm, settings):
     return sum((item.work for item in planned(lm, settings, built, OTHERS)), Work())
 
 
-SELECTORS = ("driver_omp", "coverage_driver", "top_k", "random_support", "random_direction", "all_sites")
+CHOSEN = (
+    "driver_omp",
+    "coverage_driver",
+    "top_k",
+    "random_support",
+    "random_direction",
+    "all_sites",
+    "pca",
+    "diff_in_means_all",
+    "ablate",
+)
 
 
 @pytest.mark.parametrize("effects", ["first_order", "measured"])
-@pytest.mark.parametrize("selector", SELECTORS)
+@pytest.mark.parametrize("selector", CHOSEN)
 def test_the_work_counted_is_what_is_done(lm, selector, effects):
-    settings = protocol(selectors=[selector], conditions=["P", "F"], effects=effects)
-    sections, counted = done(lm, settings, [selector], ["P", "F"])
-    assert all(len(record["support"]) == (N_SITES if selector == "all_sites" else 3) for record in sections)
+    conditions = ["F"] if SELECTORS[selector].baseline else ["P", "F"]
+    settings = protocol(selectors=[selector], conditions=conditions, effects=effects)
+    sections, counted = done(lm, settings, [selector], conditions)
+    sizes = {"all_sites": N_SITES, "pca": 1, "ablate": 1}
+    assert all(len(record["support"]) == sizes.get(selector, 3) for record in sections)
     expected = most(lm, settings)
     assert counted == (expected.forwards, expected.tokens)
 

@@ -18,9 +18,12 @@ class Selection:
         support: column indices, in the order they were chosen.
         strengths: one per column of `support`.
         path: after each choice, R^2 of the fit (`driver_omp`, `driver_omp_remeasured`), the coverage F
-            (`coverage_driver`), or R^2 of the sites so far at their best common strength (`top_k`, `chosen_sites`).
-        stop_reason: `k`, `gain`, `condition` or `candidates`.
-        predicted: (N,) effect the selection predicts if effects add up.
+            (`coverage_driver`), or R^2 of the sites so far at their best common strength (`top_k`, `chosen_sites`); of
+            a baseline R^2 of the whole.
+        stop_reason: `k`, `gain`, `condition` or `candidates`; `grid` of a baseline.
+        predicted: (N,) effect the selection predicts if effects add up; empty where it predicts none.
+        directions: (site width,) per site of a baseline; None: the direction rule gives them.
+        levels: as in `Intervention`.
     """
 
     support: tuple[int, ...]
@@ -28,6 +31,8 @@ class Selection:
     path: tuple[float, ...]
     stop_reason: str
     predicted: tuple[float, ...]
+    directions: tuple[np.ndarray, ...] | None = None
+    levels: tuple[float, ...] | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,9 +2,11 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
+from sparse_control.protocol.selectors import baselines
 from sparse_control.protocol.selectors.controls import chosen_sites, random_supports, top_k
 from sparse_control.protocol.selectors.coverage import coverage_driver
 from sparse_control.protocol.selectors.omp import Measure, driver_omp, driver_omp_remeasured
@@ -43,8 +45,13 @@ class Selector:
 
     Attributes:
         description: what it is, for people.
-        select: its choice on the fitting split: one selection, or one per draw of random supports.
+        select: its choice on the fitting split, a `Fit` or, of a baseline, a `Stream`: one selection, or one per draw
+            of random supports.
         refit: strengths (k,) of a fixed support on other pairs (axis 6); a site without effect there gets 0.
+        baseline: whether it has a direction of the residual stream of its own, whatever effect columns say. Then the
+            direction rule is that of the fitting split.
+        conditions: the direction rules it is measured under; of a baseline F alone.
+        replaces: whether it replaces what lies along its direction, so that there is no strength to choose.
         remeasures: whether effects are measured again after each choice.
         all_sites: whether it takes every candidate, however many sites are wanted.
         draws: whether it is a random control, of which further draws are measured in short.
@@ -53,8 +60,11 @@ class Selector:
     """
 
     description: str
-    select: Callable[[Fit], tuple[Selection, ...]]
-    refit: Callable[[Fit], np.ndarray]
+    select: Callable[[Any], tuple[Selection, ...]]
+    refit: Callable[[Any], np.ndarray]
+    baseline: bool = False
+    replaces: bool = False
+    conditions: tuple[str, ...] = ("P", "F", "O")
     remeasures: bool = False
     all_sites: bool = False
     draws: bool = False
@@ -98,6 +108,17 @@ def _common(fit: Fit) -> np.ndarray:
     return np.full(fit.columns.shape[1], common_strength(fit.columns, fit.gap, fit.maximum_strength))
 
 
+def _baseline(description: str, choose: Callable[[baselines.Stream], Selection], replaces: bool = False) -> Selector:
+    return Selector(
+        description=f"baseline: {description}",
+        select=lambda stream: (choose(stream),),
+        refit=baselines.refitted_strengths,
+        baseline=True,
+        replaces=replaces,
+        conditions=("F",),
+    )
+
+
 _DRIVER_OMP = Selector(
     description="orthogonal matching pursuit on the effect columns, least-squares strengths",
     select=_omp,
@@ -116,6 +137,15 @@ SELECTORS = {
         select=_omp_remeasured,
         refit=_least_squares_remeasured,
         remeasures=True,
+    ),
+    "diff_in_means": _baseline("the mean contrast of one layer", baselines.diff_in_means),
+    "diff_in_means_all": _baseline("the mean contrast of one layer, at every layer", baselines.diff_in_means_all),
+    "pca": _baseline("the first principal direction of the contrasts of one layer", baselines.pca),
+    "probe": _baseline("the weights of a logistic probe of one layer", baselines.probe),
+    "ablate": _baseline(
+        "the projection on the mean contrast of one layer replaced by its target-side mean",
+        baselines.ablate,
+        replaces=True,
     ),
     "top_k": Selector(
         description="control: the sites of largest mean effect, one common strength",
