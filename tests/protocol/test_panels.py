@@ -116,9 +116,18 @@ def test_repeats_and_mirrors_are_refused():
         check_pairs([first, replace(second, id=first.id)])
 
 
-def test_sentiment_goes_from_negative_to_positive():
-    for pair in build_pairs("sentiment", WordTokenizer(), "reuse", 12, 1):
-        assert (pair.source_answers, pair.target_answers) == ((" negative",), (" positive",))
+def test_sentiment_goes_from_negative_to_positive_under_several_labels():
+    assert len({label for labels in sentiment.LABELS.values() for label in labels}) >= 4
+    assert not set(sentiment.LABELS["fit"]) & set(sentiment.LABELS["reuse"])
+    for split in SPLITS:
+        seen = set()
+        for pair in build_pairs("sentiment", WordTokenizer(), split, 24, 1):
+            (source,), (target,) = pair.source_answers, pair.target_answers
+            template = pair.id.split("/")[2]
+            seen.add((template, source.removeprefix(" "), target.removeprefix(" ")))
+            assert pair.orientation == "negative-positive" and pair.sign == 1
+        wanted = {(str(template), *label) for template in range(6) for label in sentiment.LABELS[split]}
+        assert seen == wanted, "every template with every label"
 
 
 @pytest.mark.parametrize("task", TASKS)

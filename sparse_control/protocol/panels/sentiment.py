@@ -1,14 +1,21 @@
 """Sentiment: a short review whose two adjectives turn from negative to positive (source document: Sentiment)."""
 
+from collections.abc import Sequence
 from itertools import permutations
 
 import numpy as np
 
 from sparse_control.protocol.panels.draw import Plan
-from sparse_control.protocol.panels.pair import Draft, fill
+from sparse_control.protocol.panels.pair import Draft, Pair, fill
 
 TASK = "sentiment"
-NEGATIVE, POSITIVE = " negative", " positive"
+
+# (negative, positive) answers, one token each with a leading space; those of the reuse split are none of the others'.
+LABELS = {
+    "fit": (("negative", "positive"), ("bad", "good")),
+    "evaluate": (("negative", "positive"), ("bad", "good")),
+    "reuse": (("worse", "better"), ("awful", "wonderful")),
+}
 
 TEMPLATES = {
     "fit": (
@@ -55,29 +62,33 @@ ADJECTIVES = {
 
 
 def plan(split: str, n: int, generator: np.random.Generator) -> Plan:
-    """Templates in turn, no two adjectives in the same order twice."""
+    """Templates in turn, each with every label in turn; no two adjectives in the same order twice."""
     couples = list(permutations(ADJECTIVES[split], 2))
     chosen = generator.permutation(len(couples))
-    templates = generator.permutation(len(TEMPLATES[split]))
-    return Plan(
-        candidates=[couples[couple] for couple in chosen],
-        drafts=lambda pairs, couple: (_draft(split, int(templates[len(pairs) % len(templates)]), couple),),
-    )
+    templates, labels = generator.permutation(len(TEMPLATES[split])), LABELS[split]
+
+    def drafts(pairs: Sequence[Pair], couple: tuple[tuple[str, str], tuple[str, str]]) -> tuple[Draft, ...]:
+        turn, place = divmod(len(pairs), len(templates))
+        return (_draft(split, int(templates[place]), couple, labels[(turn + place) % len(labels)]),)
+
+    return Plan(candidates=[couples[couple] for couple in chosen], drafts=drafts)
 
 
 def units(split: str) -> dict[str, tuple[str, ...]]:
-    """What no other split may hold."""
-    return {"template": TEMPLATES[split], "word": tuple(word for couple in ADJECTIVES[split] for word in couple)}
+    """What no other split may hold; of labels, those of reuse are none of the fitting split's."""
+    labels = () if split == "evaluate" else tuple(" and ".join(label) for label in LABELS[split])
+    words = tuple(word for couple in ADJECTIVES[split] for word in couple)
+    return {"template": TEMPLATES[split], "word": words, "label": labels}
 
 
-def _draft(split: str, template: int, couple: tuple[tuple[str, str], tuple[str, str]]) -> Draft:
+def _draft(split: str, template: int, couple: tuple[tuple[str, str], tuple[str, str]], label: tuple[str, str]) -> Draft:
     (bad_one, good_one), (bad_two, good_two) = couple
     return Draft(
-        id=f"{TASK}/{split}/{template}/{bad_one}-{bad_two}",
+        id=f"{TASK}/{split}/{template}/{bad_one}-{bad_two}/{'-'.join(label)}",
         task=TASK,
         split=split,
         orientation="negative-positive",
         pieces=fill(TEMPLATES[split][template], one=(bad_one, good_one), two=(bad_two, good_two)),
-        source_answers=(NEGATIVE,),
-        target_answers=(POSITIVE,),
+        source_answers=(f" {label[0]}",),
+        target_answers=(f" {label[1]}",),
     )
