@@ -32,6 +32,7 @@ from sparse_control.protocol import (
     measure,
     patched,
     random_supports,
+    read_pairs,
     top_k,
 )
 from sparse_control.seeds import stream
@@ -168,6 +169,7 @@ CASES = {
         {"path": "facts.csv", "prompts": None, "facts_per_relation": None},
         {"prompts": ("None",), "facts_per_relation": ("None",)},
     ),
+    "read_pairs": Case(read_pairs, {"path": "pairs.jsonl", "lm": LM, "seed": 0}),
     "exact_jacobian": Case(
         exact_jacobian, {"lm": LM, "input_ids": prompt(5), "layers": [0]}, {"layers": ("None",)}
     ),
@@ -211,7 +213,8 @@ CASES = {
         Pair,
         asdict(PAIRS[0]),
         dict.fromkeys(("id", "task", "split", "orientation", "source", "target"), TEXT)
-        | dict.fromkeys(("source_answers", "target_answers"), ("list of text", "array of text", "empty list")),
+        | dict.fromkeys(("source_answers", "target_answers"), ("list of text", "array of text", "empty list"))
+        | {"sign": ("negative",)},
     ),
     "FeedbackPlan": Case(
         FeedbackPlan,

@@ -17,6 +17,7 @@ _HOMES = {
     "measure": "sparse_control.protocol.measurement",
     "patched": "sparse_control.protocol.patching",
     "random_supports": "sparse_control.protocol.selectors",
+    "read_pairs": "sparse_control.protocol.panels.pair_files",
     "top_k": "sparse_control.protocol.selectors",
 }
 

@@ -5,12 +5,20 @@ from dataclasses import dataclass
 from string import Formatter
 from typing import Any
 
-from sparse_control.arguments import elements, instance, whole_number
+from sparse_control.arguments import brief, elements, instance, whole_number
 from sparse_control.errors import InputError
 from sparse_control.models.chat import chat_text
 from sparse_control.models.continuation import continuation
 
 Piece = str | tuple[str, str]
+
+
+class UnequalLength(InputError):
+    """Prompts, or the two texts of an edit, that are not of equal token length."""
+
+
+class BrokenAnswer(InputError):
+    """An answer that is not one token after its prompt."""
 
 
 @dataclass(frozen=True)
@@ -81,8 +89,8 @@ class Pair:
     sign: int = 1
 
     def __post_init__(self) -> None:
-        if isinstance(self.sign, bool) or self.sign not in (1, -1):
-            raise InputError(f"pair {self.id}: sign must be 1 or -1, got {self.sign!r}")
+        if isinstance(self.sign, bool) or not isinstance(self.sign, int) or self.sign not in (1, -1):
+            raise InputError(f"pair {self.id}: sign must be 1 or -1, got {brief(self.sign)}")
         for name in ("id", "task", "split", "orientation", "source", "target"):
             instance(name, getattr(self, name), str)
         for name in ("source_ids", "target_ids", "source_answer_ids", "target_answer_ids", "positions"):
@@ -109,7 +117,7 @@ class Pair:
 
 def _check_lengths(pair: str, source: Sequence[int], target: Sequence[int]) -> None:
     if len(source) != len(target):
-        raise InputError(
+        raise UnequalLength(
             f"pair {pair}: source has {len(source)} tokens and target {len(target)}; use words of equal token length"
         )
 
@@ -186,7 +194,7 @@ def _answer_ids(
     if not found:
         length = None if tails[0] is None else len(tails[0])
         as_it_is = "merges with its prompt" if length is None else f"is {length} tokens after its prompt, not one"
-        raise InputError(
+        raise BrokenAnswer(
             f"pair {draft.id}: answer {words[0]!r} {as_it_is}; answers need a leading space and a one-token word"
             if len(words) == 1
             else f"pair {draft.id}: none of the answers {tuple(words)} is one token after its prompt"
@@ -257,7 +265,7 @@ def _check_edits(encoder: Any, draft: Draft, texts: Sequence[_Text], positions: 
         ]
         if places[0] != places[1]:
             pieces = tuple(side.text[start:end] for side, (start, end) in zip(texts, edits, strict=True))
-            raise InputError(f"pair {draft.id}: the two texts of edit {pieces} are not of equal token length")
+            raise UnequalLength(f"pair {draft.id}: the two texts of edit {pieces} are not of equal token length")
         allowed |= set(range(*places[0]))
     outside = [position for position in positions if position not in allowed]
     if outside:
