@@ -10,6 +10,7 @@ from safetensors.numpy import save_file
 
 from sparse_control.errors import InputError
 from sparse_control.files import read_json_lines
+from sparse_control.metrics.reachability import rel_tar
 from sparse_control.models.sites import Site
 from sparse_control.protocol import Intervention, study
 from sparse_control.protocol.direction_writing import write_directions
@@ -20,8 +21,11 @@ from sparse_control.protocol.patching import patched
 from sparse_control.protocol.splits import Split
 from sparse_control.records.given import CONTROLS, is_control, is_given
 from sparse_control.records.paths import ModelPaths
-from sparse_control.records.six_axis_files import read_measurements
+from sparse_control.records.read import ModelRecords
+from sparse_control.records.six_axis_files import read_measurements, read_model_measurements
 from sparse_control.settings import load_settings
+from sparse_control.tables.registry import TABLES
+from sparse_control.tables.six_numbers import HEADINGS, number_rows, numbers
 from sparse_control.verify.given import equal_size
 from sparse_control.verify.six_axis import six_axis_checks
 from tests.support.pairs import make_pairs, plain_margin
@@ -153,6 +157,31 @@ def test_controls_are_of_equal_size_and_verify_holds_them_to_it(tiny, tmp_path):
         status, detail = equal_size([*others, control.model_copy(update=changed)])
         assert status == "FAIL" and words in detail
     assert equal_size([control])[0] == "FAIL"
+
+
+def test_the_six_numbers_of_a_run_are_those_of_the_metrics(tiny, tmp_path):
+    """And tables show the intervention beside the selectors, its controls in the table of controls alone."""
+    file = GivenFile.of(written(tmp_path / "vector.gguf")[0], strength=2.0)
+    records = go(tmp_path, file)
+    go(tmp_path, file, control="random_direction")
+    names = [path.relative_to(tmp_path).as_posix() for path in (tmp_path / "tiny-llama").rglob("*.jsonl")]
+    rows = {row["selector"]: row for row in numbers(tmp_path, sorted(names))}
+    assert list(rows) == [file.name(), file.name("random_direction")]
+    reached, pushes = [], []
+    for record in records:
+        reached.append(rel_tar(record.evaluate.source, record.evaluate.target, record.evaluate.at_dose(1.0)))
+        norms = zip(record.norms.direction, record.norms.activation, strict=True)
+        pushes += [2.0 * added / there for added, there in norms]
+    row = rows[file.name()]
+    assert (row["n_seeds"], row["condition"]) == (2, "F")
+    assert row["rel_tar_mean"] == pytest.approx(sum(reached) / 2)
+    assert row["push"] == pytest.approx(sum(pushes) / 4)
+    assert all(len(cells) == len(HEADINGS) for cells in number_rows(list(rows.values())))
+
+    model = ModelRecords(name="tiny-llama", six_axis=read_model_measurements(ModelPaths(tmp_path, "tiny-llama")))
+    shown = {name: [row["selector"] for row in TABLES[name].rows(model)] for name in ("summary", "controls")}
+    assert shown == {"summary": [file.name()], "controls": list(rows)}
+    assert [row["selector"] for row in TABLES["reuse"].printed(list(TABLES["reuse"].rows(model)))] == [file.name()]
 
 
 def test_a_changed_file_of_the_same_name_is_refused_until_it_is_to_be_replaced(tiny, tmp_path):
