@@ -1,5 +1,6 @@
 """No order of runs, change of settings or damage loses a record that was measured."""
 
+import numpy as np
 import pytest
 from prefect import flow
 
@@ -9,19 +10,27 @@ from flows.parameters import Run
 from sparse_control.errors import InputError
 from sparse_control.files import read_json_lines
 from sparse_control.protocol import stored
+from sparse_control.protocol.given import GivenFile
+from sparse_control.protocol.grid import restricted
 from tasks import exclusive
+from tests.support.tiny import WIDTH
 from tests.support.tiny_study import small_settings, tiny_studies
 
 ONE = {"tasks": ["ioi"], "selectors": ["driver_omp"], "conditions": ["P"]}
 
 
 @pytest.fixture
-def go(prefect_server, tmp_path, monkeypatch):
-    """Measures some seeds into one folder; gives the seeds of the file, how many were measured, and the steps."""
+def measure(prefect_server, monkeypatch):
+    """The flow, of the model of `tiny_studies`."""
     monkeypatch.setattr(six_axis, "tables_artifact", lambda *_: None)
     for module in (six_axis, exclusive):
         monkeypatch.setattr(module, "model_identity", lambda *names: stored.model_identity(*names))
-    measure = flow(six_axis.measure, name="six-axis-test", persist_result=False, validate_parameters=False)
+    return flow(six_axis.measure, name="six-axis-test", persist_result=False, validate_parameters=False)
+
+
+@pytest.fixture
+def go(measure, tmp_path, monkeypatch):
+    """Measures some seeds into one folder; gives the seeds of the file, how many were measured, and the steps."""
     with tiny_studies(monkeypatch) as measured:
 
         def run(*seeds, replace=False, **changes):
@@ -58,3 +67,28 @@ def test_ten_records_stay_ten_when_one_is_asked_for_with_other_settings(go, tmp_
     assert [row["seed"] for row in read_json_lines(old)] == [3]
     with pytest.raises(InputError, match="1 of 10 records"):
         go(*range(10))
+
+
+@pytest.mark.slow
+def test_a_given_file_is_measured_with_its_controls_and_then_stands(measure, tmp_path, monkeypatch):
+    np.savez(tmp_path / "probe.npz", coef_=np.ones(WIDTH))
+
+    def go(**read):
+        file = GivenFile.of(tmp_path / "probe.npz", layer=1, **read)
+        settings = restricted(small_settings(seeds=[0]), tasks=["ioi"], given=[file])
+        steps = measure(Run("six-axis", settings, tmp_path), given=(file,))["steps"]
+        return [(list(step["files"]), step["skipped"]) for step in steps]
+
+    with tiny_studies(monkeypatch):
+        names = [
+            [f"tiny-llama/six_axis/ioi.probe.npz-layer1{control}.{rule}.jsonl"]
+            for control in ("", "-random_direction", "-random_support")
+            for rule in "FO"
+        ]
+        assert go() == [(name, False) for name in names]
+        assert go() == [(name, True) for name in names]
+        with pytest.raises(InputError, match="6 of 6 records .* other intervention file or strength"):
+            go(strength=2.0)
+        np.savez(tmp_path / "probe.npz", coef_=np.arange(WIDTH))
+        with pytest.raises(InputError, match="6 of 6 records .* other intervention file or strength"):
+            go()
