@@ -269,7 +269,7 @@ def run_six_axis(
     more = {"mmlu": mmlu and mmlu.resolve(), "xstest": xstest and xstest.resolve(), "replace": replace, "given": given}
     result = _run_flow("six-axis", "flows.six_axis:measure", where, more, quiet=as_json, narrowed=narrowed)
     files = [name for step in result["steps"] for name in step["files"] if name.endswith(".jsonl")]
-    _say_numbers(Path(result["root"]), files, as_json)
+    _say_numbers(Path(result["root"]), files, as_json, fitted=strength is None)
 
 
 def _given(
@@ -291,7 +291,7 @@ def _given(
     return tuple(GivenFile.of(path.resolve(), **read) for path in interventions)
 
 
-def _say_numbers(root: Path, files: Sequence[str], as_json: bool) -> None:
+def _say_numbers(root: Path, files: Sequence[str], as_json: bool, fitted: bool) -> None:
     """The six numbers of what was asked for, a row for each (task, selector, direction rule)."""
     from sparse_control.commands.text import aligned, json_text
     from sparse_control.records.given import is_given
@@ -306,6 +306,6 @@ def _say_numbers(root: Path, files: Sequence[str], as_json: bool) -> None:
             click.echo(line)
         click.echo("\nPush: what is added at dose 1, over the norm of what is there.")
     for row in rows:
-        if is_given(row["selector"]) and row["push"] is not None and row["push"] < WEAK:
+        if not fitted and is_given(row["selector"]) and row["push"] is not None and row["push"] < WEAK:
             log(f"six-axis: {row['selector']} adds {row['push']:.2g} of the activations' norm at dose 1, which hardly "
                 "any readout can show; give --strength X, or --strength fit")  # fmt: skip
