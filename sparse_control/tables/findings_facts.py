@@ -73,6 +73,6 @@ def supports(model: ModelRecords) -> Found:
         f"{task}, {selector}: share of sites in the last third of the layers": statistics.fmean(
             layer >= LAST_THIRD * (last + 1) for layer in layers
         )
-        for (task, selector), layers in chosen.items()
+        for (task, selector), layers in sorted(chosen.items())
         if layers
     }
