@@ -81,7 +81,7 @@ def markdown_tables(root: Path, group: str) -> str:
         InputError: a malformed record.
     """
     from sparse_control.records.read import read_records
-    from sparse_control.tables import TABLES
+    from sparse_control.tables.registry import TABLES
     from sparse_control.tables.shown import text_of
 
     names = [table.name for table in TABLES.values() if table.group == group]

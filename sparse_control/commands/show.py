@@ -21,12 +21,12 @@ class Tables(click.Group):
     """A group whose further commands are the tables by name; they are known when they are asked for."""
 
     def list_commands(self, context: click.Context) -> list[str]:
-        from sparse_control.tables import TABLES
+        from sparse_control.tables.registry import TABLES
 
         return [*super().list_commands(context), *TABLES]
 
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
-        from sparse_control.tables import TABLES
+        from sparse_control.tables.registry import TABLES
 
         if command := super().get_command(context, name):
             return command
@@ -68,7 +68,7 @@ def _drawn(name: str, out: Path, root: Path | None) -> Path:
 
 
 def _in_group(group: str) -> list[str]:
-    from sparse_control.tables import TABLES
+    from sparse_control.tables.registry import TABLES
 
     return [table.name for table in TABLES.values() if table.group == group]
 
@@ -92,7 +92,7 @@ def show(context: click.Context, root: Path | None, plot: str | None, out: Path 
     if plot is not None:
         click.echo(_drawn(plot, out or Path(f"{plot}.pdf"), root))
     elif context.invoked_subcommand is None:
-        from sparse_control.tables import TABLES
+        from sparse_control.tables.registry import TABLES
 
         click.echo(_tables(MAIN, context, root, wide), nl=False)
         click.echo("\n" + textwrap.fill(f"more: show iss, show protocol, or a table: {', '.join(TABLES)}", WIDTH))

@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.sparse import csr_array
 
 from sparse_control.arguments import equal_lengths, real_matrix, whole_number
 from sparse_control.iss.labelled import LabelledStates, label_codes, labelled_states, other_rows, penalty
@@ -209,6 +208,8 @@ def _group_means(z: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
 def _group_sums(rows: np.ndarray, labels: np.ndarray, n_groups: int) -> np.ndarray:
     """(n_groups, D): the rows of each label added up, as a product with the label indicator matrix."""
+    from scipy.sparse import csr_array  # not for the commands that compute no ISS
+
     indicator = csr_array((np.ones(len(labels)), (labels, np.arange(len(labels)))), shape=(n_groups, len(labels)))
     return indicator @ rows
 

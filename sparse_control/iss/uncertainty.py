@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from scipy.stats import bootstrap
 
 from sparse_control.arguments import equal_lengths, real_array, real_number, whole_number
 from sparse_control.iss.labelled import label_codes
@@ -43,6 +42,8 @@ def relation_bootstrap(
         ValueError: names the argument: empty, unequal lengths, non-finite values or values whose sum is beyond
             float64, n_resamples out of range, or confidence outside (0, 1).
     """
+    from scipy.stats import bootstrap  # takes longer to import than most commands take
+
     values, (labels, names) = real_array("values", values), label_codes("relations", relations)
     equal_lengths(values=values, relations=labels)
     n_resamples = whole_number("n_resamples", n_resamples, 1, MOST_RESAMPLES)

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from fnmatch import fnmatchcase
 
 from sparse_control.records.paths import NULLS
-from sparse_control.tables import TABLES
+from sparse_control.tables.registry import TABLES
 
 
 def sources_of(name: str, files: Iterable[str]) -> list[str]:

@@ -4,7 +4,7 @@ from typing import Any
 
 from sparse_control.records.readouts import NEEDS
 from sparse_control.tables.columns import Row, fixed, of, significant, with_deviation
-from sparse_control.tables.shown import Shown
+from sparse_control.tables.terminal import Shown
 
 HEADINGS = ("axis", "statistic", "value", "pass")
 

@@ -7,7 +7,7 @@ from sparse_control.provenance.sources import sources_of
 from sparse_control.records import manifest
 from sparse_control.records.paths import TABLES, paper_folder
 from sparse_control.records.read import Records
-from sparse_control.tables import all_tables
+from sparse_control.tables.parts import all_tables
 from sparse_control.tables.render import render
 from sparse_control.verify.cells import cell_check, text_check, unmade_checks
 from sparse_control.verify.check import Check, attempt

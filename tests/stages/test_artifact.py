@@ -12,7 +12,8 @@ from sparse_control.records import manifest
 from sparse_control.records.paths import ModelPaths
 from sparse_control.records.read import models_of, read_records
 from sparse_control.stages import a_reference, alternatives, b_validate, c_freeze, d_official
-from sparse_control.tables import TABLES, all_tables
+from sparse_control.tables.parts import all_tables
+from sparse_control.tables.registry import TABLES
 from sparse_control.verify import verify
 from tests.support.measured_root import reproduce
 

@@ -11,9 +11,9 @@ from sparse_control.metrics import over_seeds
 from sparse_control.records.base import validate
 from sparse_control.records.read import read_records
 from sparse_control.records.six_axis import Measurement
-from sparse_control.tables import TABLES
 from sparse_control.tables.parts import Part
 from sparse_control.tables.protocol import MEASURED, NOT_SUPPORTED
+from sparse_control.tables.registry import TABLES
 from sparse_control.tables.shown import shown
 from tests.support.measured_root import measurement
 from tests.support.tables import of_model, only

@@ -12,8 +12,8 @@ from sparse_control.records import manifest
 from sparse_control.records.jacobian_iss import IssRecords
 from sparse_control.records.paths import ModelPaths
 from sparse_control.records.read import Records, read_records
-from sparse_control.tables import TABLES, all_tables
-from sparse_control.tables.parts import parts
+from sparse_control.tables.parts import all_tables, parts
+from sparse_control.tables.registry import TABLES
 from sparse_control.tables.shown import shown
 from tests.support.measured_iss import iss_files
 from tests.support.measured_root import MEDIUM, MODEL, build_root, write_iss, write_six_axis

@@ -8,8 +8,8 @@ import pytest
 
 from sparse_control.iss.uncertainty import relation_bootstrap
 from sparse_control.records.read import Records, read_records
-from sparse_control.tables import TABLES, all_tables
-from sparse_control.tables.parts import Part
+from sparse_control.tables.parts import Part, all_tables
+from sparse_control.tables.registry import TABLES
 from sparse_control.tables.shown import shown
 from tests.support.measured_iss import FACTS, RELATIONS, SWEEP
 from tests.support.measured_root import MEDIUM, MODEL

@@ -9,8 +9,8 @@ import pytest
 
 from sparse_control.project import project_folder
 from sparse_control.records.read import Records, read_records
-from sparse_control.tables import all_tables
 from sparse_control.tables.metrics import metrics_files
+from sparse_control.tables.parts import all_tables
 from tests.support.measured_root import MEDIUM, MODEL
 
 

@@ -13,8 +13,9 @@ from sparse_control.records.base import validate
 from sparse_control.records.published import read_published
 from sparse_control.records.read import Records, read_records
 from sparse_control.records.six_axis import Measurement
-from sparse_control.tables import TABLES, all_tables
+from sparse_control.tables.parts import all_tables
 from sparse_control.tables.protocol import NOT_SUPPORTED
+from sparse_control.tables.registry import TABLES
 from sparse_control.tables.table import cell_text
 from tests.support.measured_iss import LAYERS
 from tests.support.measured_root import measurement

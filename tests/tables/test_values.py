@@ -10,7 +10,7 @@ import yaml
 from sparse_control.errors import InputError
 from sparse_control.records.paths import committed_root
 from sparse_control.records.read import read_records
-from sparse_control.tables import all_tables
+from sparse_control.tables.parts import all_tables
 from sparse_control.tables.render import values_tex
 from sparse_control.tables.values import Value, misquotes, read_values, value_text
 from sparse_control.verify.prose import value_checks

@@ -9,7 +9,7 @@ import yaml
 
 from sparse_control.errors import InputError
 from sparse_control.records.read import read_records
-from sparse_control.tables import all_tables
+from sparse_control.tables.parts import all_tables
 from sparse_control.verify import verify
 from sparse_control.verify.claims import Relation, check_relation, read_claims, read_results, words_sha256
 from tests.support.measured_root import MODEL, reproduce
