@@ -15,6 +15,7 @@ MODEL ?= smollm2-135m-instruct
 PRESET ?= smoke
 ROOT ?= runs/$(PRESET)
 PORT ?= 4200
+WORKERS ?= auto
 STAGE ?=
 FLOW ?=
 LATEX := pdflatex -interaction=batchmode -halt-on-error
@@ -35,8 +36,8 @@ export HF_HUB_OFFLINE := 1
 .PHONY: run test docs reproduce paper serve stop deployed clean model corpus remeasure record
 
 run: corpus
-	$(CLI) run official-iss --preset "$(PRESET)" --model "$(MODEL)" --root "$(ROOT)"
-	$(CLI) run six-axis --preset "$(PRESET)" --model "$(MODEL)" --root "$(ROOT)"
+	$(CLI) run official-iss --preset "$(PRESET)" --model "$(MODEL)" --root "$(ROOT)" --workers "$(WORKERS)"
+	$(CLI) run six-axis --preset "$(PRESET)" --model "$(MODEL)" --root "$(ROOT)" --workers "$(WORKERS)"
 	$(CLI) reproduce --root "$(ROOT)"
 	$(CLI) verify --root "$(ROOT)"
 	@echo "tables: $(ROOT)/paper/tables (index.html); in the terminal: .venv/bin/python -m sparse_control show --root '$(ROOT)'"

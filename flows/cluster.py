@@ -1,27 +1,24 @@
-"""Where the units of a flow run: in this process, one after the other, or on the workers of a Dask cluster."""
+"""Where the units of a flow run: in this process, in further ones beside it, or on the workers of a Dask cluster."""
 
-import logging
-import os
 import re
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from prefect.settings import PREFECT_API_URL
-from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
+from prefect.task_runners import ProcessPoolTaskRunner, TaskRunner, ThreadPoolTaskRunner
 
+from flows.workers import end_with_parent
 from sparse_control.errors import InputError, NotAvailable
 
-LOCAL = re.compile(r"local:([1-9]\d{0,3})")
-LOCAL_PER_CORE = 4  # each process holds a model
 ADDRESS = re.compile(r"(?:(?:tcp|tls|ws|wss|ucx)://)?[\w.\-\[\]:]+:\d{1,5}")
 
 
 def check_dask(dask: str | None) -> None:
-    """Refuse what is neither an address nor a fair `local:N`, and an address where nobody listens.
+    """Refuse what is no address, and one where nobody listens.
 
     Raises:
         InputError: as said.
@@ -29,15 +26,11 @@ def check_dask(dask: str | None) -> None:
     """
     if dask is None:
         return
-    local = dask.split(":")[0] == "local"
-    if not (LOCAL if local else ADDRESS).fullmatch(dask):
-        raise InputError(f"dask {dask}: is neither local:N nor the address of a scheduler, as tcp://HOST:8786")
+    if not ADDRESS.fullmatch(dask):
+        raise InputError(
+            f"dask {dask}: is not the address of a scheduler, as tcp://HOST:8786; processes here are --workers N"
+        )
     _dask_task_runner(dask)
-    if local:
-        most = LOCAL_PER_CORE * (os.cpu_count() or 1)
-        if int(dask.partition(":")[2]) > most:
-            raise InputError(f"dask {dask}: is too many processes for this machine; use local:1 to local:{most}")
-        return
     host, _, port = dask.rpartition("/")[2].rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
@@ -53,40 +46,30 @@ def _dask_task_runner(dask: str) -> type[TaskRunner[Any]]:
     return DaskTaskRunner
 
 
-def task_runner(dask: str | None = None) -> TaskRunner[Any]:
-    """The embedded runner; or the runner of a Dask cluster, by its scheduler's address or `local:N` processes here.
-
-    Raises:
-        NotAvailable: prefect-dask is not installed.
-    """
-    if dask is None:
-        return ThreadPoolTaskRunner(max_workers=1)
-    runner = _dask_task_runner(dask)
-    if not (local := LOCAL.fullmatch(dask)):
-        return runner(address=dask)
-    # processes of one thread each: hooks stand on a model, and one process has one
-    workers = {"n_workers": int(local[1]), "threads_per_worker": 1, "processes": True}
-    return runner(
-        cluster_kwargs=workers | {"host": "127.0.0.1", "dashboard_address": None, "silence_logs": logging.ERROR}
-    )
-
-
 @contextmanager
-def started_runner(dask: str | None, root: Path, *modules: str) -> Iterator[TaskRunner[Any]]:
-    """A started runner; of a cluster, every worker has been asked what it sees.
+def started_runners(dask: str | None, workers: int, root: Path, *modules: str) -> Iterator[list[TaskRunner[Any]]]:
+    """Started runners, each of which is to be given one unit at a time.
+
+    Here they are this process and `workers - 1` further ones, of one thread each, as a model and its hooks belong to a
+    process. Of a cluster it is the same runner for each of its workers, which have been asked what they see.
 
     Args:
-        dask: as for `task_runner`.
+        dask: address of a Dask scheduler; None: this machine.
+        workers: how many processes of it.
         root: the folder measured into, which every worker must see under the same path.
         modules: whose code must be the same on every worker.
 
     Raises:
         InputError: no worker, or one that sees another code, no such folder, or no Prefect API.
+        NotAvailable: prefect-dask is not installed.
     """
-    with task_runner(dask) as runner:
+    with ExitStack() as stack:
         if dask is not None:
-            _check_workers(runner, dask, root, modules)
-        yield runner
+            runner = stack.enter_context(_dask_task_runner(dask)(address=dask))
+            yield [runner] * _check_workers(runner, dask, root, modules)
+            return
+        further = [ProcessPoolTaskRunner(1, initializer=end_with_parent) for _ in range(workers - 1)]
+        yield [stack.enter_context(runner) for runner in (ThreadPoolTaskRunner(max_workers=1), *further)]
 
 
 @dataclass(frozen=True)
@@ -105,7 +88,8 @@ def _sight(root: str, modules: tuple[str, ...], api: str | None) -> Sight:
     return Sight(code_sha256(*modules), Path(root).is_dir(), api is None or answers(api, timeout=10))
 
 
-def _check_workers(runner: TaskRunner[Any], dask: str, root: Path, modules: tuple[str, ...]) -> None:
+def _check_workers(runner: TaskRunner[Any], dask: str, root: Path, modules: tuple[str, ...]) -> int:
+    """How many workers the cluster has, all of which see what they must."""
     api = PREFECT_API_URL.value()
     here = _sight(str(root), modules, api)
     seen = runner.client.run(_sight, str(root), modules, api)
@@ -120,3 +104,4 @@ def _check_workers(runner: TaskRunner[Any], dask: str, root: Path, modules: tupl
             raise InputError(
                 f"dask {dask}: worker {worker} cannot reach the Prefect API at {api}; see docs/cluster.md on tunnels"
             )
+    return len(seen)

@@ -1,14 +1,18 @@
 """Steps of a flow and their units of work, and one line of progress for each."""
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import count, groupby
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import click
 from prefect import Task
-from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
+from prefect.futures import PrefectFuture
+from prefect.task_runners import TaskRunner
 
 from flows.parameters import Run
 from flows.reports import ProgressBar
@@ -32,7 +36,8 @@ class Step:
         arguments: of the task.
         units: gives the steps that do its work piece by piece, in any order and on any machine; the task then puts
             the pieces together. It is not asked for them where the task's own result stands.
-        order: in which units are started, the lowest first, those of several steps among each other.
+        order: in which units are started, the lowest first, those of several steps among each other. Units of the
+            same order share work that a process does once, so they follow each other in one; of () each is alone.
     """
 
     task: Task
@@ -44,10 +49,16 @@ class Step:
 
 @dataclass
 class Progress:
-    """Runs the steps of one flow, tells of each on stderr and keeps what the summary says of them."""
+    """Runs the steps of one flow, tells of each on stderr and keeps what the summary says of them.
+
+    Attributes:
+        flow: its name.
+        runners: started ones; units run on all of them, steps on the first.
+        steps: what the summary says of each.
+    """
 
     flow: str
-    runner: TaskRunner[Any]
+    runners: Sequence[TaskRunner[Any]]
     steps: list[dict[str, Any]] = field(default_factory=list)
 
     def run(self, steps: Sequence[Step], *, below: Path) -> list[Receipt]:
@@ -66,7 +77,7 @@ class Progress:
         start = time.monotonic()
         if standing is None:
             self.say(f"{step.label} ...")
-        receipt = standing or finished(step.task, started(step.task, self.runner, step.arguments), below=below)
+        receipt = standing or finished(step.task, started(step.task, self.runners[0], step.arguments), below=below)
         self.say(f"{step.label}: " + ("unchanged, skipped" if standing else f"{time.monotonic() - start:.1f} s"))
         self.steps.append({"step": step.label, "skipped": standing is not None, "files": receipt.as_json()})
         return receipt
@@ -78,16 +89,36 @@ class Progress:
         if not waiting:
             return
         with ProgressBar(self.flow, total=len(units), done=len(units) - len(waiting)) as bar:
-            # one process is given one unit at a time, so that the first that fails is the last
-            batch = 1 if isinstance(self.runner, ThreadPoolTaskRunner) else len(waiting)
-            for first in range(0, len(waiting), batch):
-                several = waiting[first : first + batch]
-                start = time.monotonic()
-                futures = [started(unit.task, self.runner, unit.arguments) for unit in several]
-                for unit, future in zip(several, futures, strict=True):
-                    finished(unit.task, future, below=below)
-                    bar.advance()
-                    self.say(f"{unit.label}: {time.monotonic() - start:.1f} s ({bar.done} of {bar.total})")
+            for unit, seconds in self._finished_units(waiting, below):
+                bar.advance()
+                self.say(f"{unit.label}: {seconds:.1f} s ({bar.done} of {bar.total})")
+
+    def _finished_units(self, units: Sequence[Step], below: Path) -> Iterator[tuple[Step, float]]:
+        """Units and the seconds each took, as they finish.
+
+        A runner has one unit at a time, so after the first that fails no other is started.
+        """
+        alone = count()
+        groups = deque(list(group) for _, group in groupby(units, lambda unit: unit.order or next(alone)))
+        own: list[deque[Step]] = [deque() for _ in self.runners]
+        ended: SimpleQueue[tuple[int, Step, PrefectFuture[Any], float]] = SimpleQueue()
+
+        def start(index: int) -> bool:
+            if not own[index] and groups:
+                own[index].extend(groups.popleft())
+            if not own[index]:
+                return False
+            unit, begun = own[index].popleft(), time.monotonic()
+            future = started(unit.task, self.runners[index], unit.arguments)
+            future.add_done_callback(lambda _: ended.put((index, unit, future, begun)))
+            return True
+
+        running = sum(map(start, range(len(self.runners))))
+        while running:
+            index, unit, future, begun = ended.get()
+            finished(unit.task, future, below=below)
+            yield unit, time.monotonic() - begun
+            running += start(index) - 1
 
     def say(self, line: str) -> None:
         """One line on stderr, in the flow's name."""

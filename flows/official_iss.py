@@ -47,6 +47,7 @@ def official_iss(
     root: str = ".",
     dask: str | None = None,
     wait: bool = False,
+    workers: int | str = 1,
     accept_code: str | None = None,
     facts: str | None = None,
     prompts: str | None = None,
@@ -58,7 +59,8 @@ def official_iss(
         preset: of params.yaml.
         model: registry name, hub id, directory or GGUF path; the one of params.yaml by default.
         root: folder that gets `MODEL/jacobian_iss/`.
-        dask: where the units run: the address of a Dask scheduler, or `local:N`; in this process by default.
+        dask: address of the Dask scheduler whose workers the units run on; this machine by default.
+        workers: how many processes of this machine they run in, or `auto`: one per core, as far as memory goes.
         wait: for another writer in `root` to end, instead of refusing.
         accept_code: why a freeze made by other code is good enough, in words; that freeze is then kept as it is, and
             stage D alone is measured.
@@ -69,4 +71,4 @@ def official_iss(
         InputError: as `checked_run` and `measure`.
     """
     own = {"facts": facts, "prompts": prompts, "replace": replace}
-    return measure(checked_run(NAME, preset, model, root, dask, wait, accept_code=accept_code, **own))
+    return measure(checked_run(NAME, preset, model, root, dask, wait, workers, accept_code=accept_code, **own))

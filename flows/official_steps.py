@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from flows.cluster import started_runner
+from flows.cluster import started_runners
 from flows.common import Progress, Step, data_files
 from flows.parameters import Run
 from flows.reports import tables_artifact
@@ -38,8 +38,8 @@ def measuring(run: Run) -> Iterator["Study"]:
     code = (*STAGES.values(), ALTERNATIVES)
     with root_lock(run.root, wait=run.wait):
         set_aside_other_facts(run.root, run.settings, replace=run.replace)
-        with started_runner(run.dask, run.root, *code) as runner:
-            progress = Progress(run.flow, runner)
+        with started_runners(run.dask, run.workers, run.root, *code) as runners:
+            progress = Progress(run.flow, runners)
             if told := told_facts(run.settings):
                 progress.say(told)
             yield Study(run, progress, run.settings)

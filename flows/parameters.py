@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from flows.workers import AUTO, worker_count
 from sparse_control.errors import InputError, NotAvailable
 from sparse_control.models.locate import base_label, check_model_name
 from sparse_control.project import project_folder
@@ -33,7 +34,8 @@ class Run:
         flow: its name.
         settings: of the preset, and of the model where one is named; depths are as params.yaml has them.
         root: the folder measured into; it exists.
-        dask: where the units run; None: in this process.
+        dask: address of the cluster whose workers the units run on; None: on this machine.
+        workers: processes of this machine that the units run in.
         wait: for another writer in the root to end, instead of refusing.
         accept_code: why a freeze made by other code is good enough, in words.
         replace: whether official ISS that the root has, of other facts, is set aside; it is refused otherwise.
@@ -43,6 +45,7 @@ class Run:
     settings: Settings
     root: Path
     dask: str | None = None
+    workers: int = 1
     wait: bool = False
     accept_code: str | None = None
     replace: bool = False
@@ -60,6 +63,7 @@ def checked_run(
     root: str,
     dask: str | None = None,
     wait: bool = False,
+    workers: int | str = 1,
     *,
     accept_code: str | None = None,
     facts: str | None = None,
@@ -74,8 +78,9 @@ def checked_run(
         preset: of params.yaml.
         model: registry name, hub id, directory or GGUF path; None: the preset's own.
         root: folder to measure into.
-        dask: the address of a Dask scheduler, or `local:N`.
+        dask: the address of a Dask scheduler.
         wait: see `Run`.
+        workers: how many processes of this machine, or `auto`, as of `worker_count`.
         accept_code, replace: see `Run`.
         facts, prompts: files of facts and prompts in place of the project's own, as of `iss.read_facts`.
         narrowed: the settings as they are asked for; raises an InputError for what cannot be.
@@ -97,9 +102,10 @@ def checked_run(
         checked(_check_model, settings.model if model is None else model)
     folder = checked(resolved_path, "root", root)
     checked(_check_dask, dask)
+    processes = checked(_processes, workers, dask, settings)
     checked(_check_reason, accept_code)
     if settings is not None and folder is not None and not problems:
-        return Run(flow, settings, made_root(folder), dask, wait, accept_code, replace)
+        return Run(flow, settings, made_root(folder), dask, processes, wait, accept_code, replace)
     told = [f"({number}) {problem}" for number, problem in enumerate(problems, start=1)]
     raise InputError(problems[0] if len(problems) == 1 else f"{len(problems)} parameters are wrong: {'; '.join(told)}")
 
@@ -140,6 +146,12 @@ def _check_dask(dask: str | None) -> None:
         from flows.cluster import check_dask
 
         check_dask(dask)
+
+
+def _processes(workers: int | str, dask: str | None, settings: Settings | None) -> int | None:
+    if dask is not None and workers != 1 and workers != "1":
+        raise InputError(f"workers {workers}: are processes of this machine; the cluster of --dask has its own")
+    return None if settings is None and workers == AUTO else worker_count(workers, settings)
 
 
 def _check_reason(accept_code: str | None) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import click
 from prefect import flow
 
-from flows.cluster import started_runner
+from flows.cluster import started_runners
 from flows.common import Progress, Step, files_of
 from flows.parameters import Run, checked_run, resolved_path
 from flows.reports import tables_artifact
@@ -48,8 +48,8 @@ def measure(
             found.refuse()
         for line in said(found, run.root):
             click.echo(f"{run.flow}: {line}", err=True)
-        with started_runner(run.dask, run.root, STUDY) as runner:
-            progress = Progress(run.flow, runner)
+        with started_runners(run.dask, run.workers, run.root, STUDY) as runners:
+            progress = Progress(run.flow, runners)
             receipts = progress.run(_studies(run, {"mmlu": mmlu, "xstest": xstest}, found, given), below=run.root)
             manifest(root=str(run.root), names=files_of(receipts))
             tables_artifact(run.flow, run.root, "protocol")
@@ -63,6 +63,7 @@ def six_axis(
     root: str = ".",
     dask: str | None = None,
     wait: bool = False,
+    workers: int | str = 1,
     tasks: list[str] | None = None,
     selectors: list[str] | None = None,
     conditions: list[str] | None = None,
@@ -88,7 +89,7 @@ def six_axis(
     given = tuple(GivenFile.of(resolved_path("intervention", path), **read) for path in interventions or ())
     which = {"tasks": tasks or (), "selectors": selectors or (), "conditions": conditions or (), "seeds": seeds or ()}
     narrowed = lambda settings: templated(restricted(settings, **which, given=given), template or {})  # noqa: E731
-    run = checked_run(NAME, preset, model, root, dask, wait, narrowed=narrowed)
+    run = checked_run(NAME, preset, model, root, dask, wait, workers, narrowed=narrowed)
     files = (None if path is None else resolved_path(name, path) for name, path in (("mmlu", mmlu), ("xstest", xstest)))
     return measure(run, *files, replace=replace, given=given)
 

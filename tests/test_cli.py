@@ -413,8 +413,10 @@ def test_wrong_parameters_start_no_server(run, monkeypatch, tmp_path, command):
         monkeypatch.setattr(in_process, name, lambda *_: pytest.fail("started"))
     (tmp_path / "file").write_text("")
     where = ["--model", "owner/model"]
-    refused(run("run", command, *where, "--root", tmp_path / "root", "--dask", "nowhere"), "dask nowhere: is neither")
+    refused(run("run", command, *where, "--root", tmp_path / "root", "--dask", "nowhere"), "dask nowhere: is not the")
     refused(run("run", command, *where, "--root", tmp_path / "file" / "below"), "cannot be made")
+    for wrong in ("0", "-1", "two", "1.5", "100000"):
+        refused(run("run", command, *where, "--workers", wrong), f"workers {wrong}: must be a whole number from 1 to")
     if command == "official-iss":
         refused(run("run", command, *where, "--accept-code", " "), "accept_code: is empty; say why")
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
@@ -436,14 +438,14 @@ def test_a_run_hands_its_options_on(run, given_flow, tmp_path, command):
     given_flow(flow)
     options = ["--preset", "paper", "--model", "m", "--root", tmp_path]
     code, out, _ = run("run", command, *options)
-    expected = {"preset": "paper", "model": "m", "root": str(tmp_path), "dask": None, "wait": False}
+    expected = {"preset": "paper", "model": "m", "root": str(tmp_path), "workers": "1", "dask": None, "wait": False}
     facts = {"facts", "prompts", "replace"}
     more = {"narrowed", "mmlu", "xstest", "replace", "given"} if command == "six-axis" else {"accept_code", *facts}
     assert code == 0 and {name: value for name, value in seen.items() if name not in more} == expected
     assert out.splitlines() == ["A: unchanged, 1 files", "B: measured, 0 files", f"{command}: m at preset paper in r"]
 
-    assert run("run", command, *options, "--dask", "local:2", "--wait")[0] == 0
-    assert seen["dask"] == "local:2" and seen["wait"] is True
+    assert run("run", command, *options, "--dask", "host:1", "--workers", "auto", "--wait")[0] == 0
+    assert (seen["dask"], seen["workers"], seen["wait"]) == ("host:1", "auto", True)
     if command != "six-axis":
         assert (seen["facts"], seen["prompts"], seen["replace"]) == (None, None, False)
         assert run("run", command, *options, "--facts", EXAMPLE, "--prompts", EXAMPLE)[0] == 0
@@ -473,8 +475,8 @@ def test_six_axis_hands_on_what_is_asked_for(run, given_flow, tmp_path):
     assert (asked.tasks, asked.selectors, asked.conditions) == (["ioi", "refusal"], ["top_k"], ["F"])
     assert asked.seeds_of("ioi") == [0, 5]
     assert seen == {
-        "preset": "smoke", "model": None, "root": str(tmp_path), "dask": None, "wait": True, "mmlu": tmp_path,
-        "xstest": tmp_path / "xstest.csv", "replace": True, "given": (),
+        "preset": "smoke", "model": None, "root": str(tmp_path), "workers": "1", "dask": None, "wait": True,
+        "mmlu": tmp_path, "xstest": tmp_path / "xstest.csv", "replace": True, "given": (),
     }  # fmt: skip
 
     own = ["--intervention", INTERVENTION, "--strength", "fit"]

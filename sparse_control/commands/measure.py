@@ -50,7 +50,7 @@ def _run_flow(
     Args:
         name: of the flow.
         function: `module:function` that takes the checked parameters.
-        where: preset, model, root, dask and wait.
+        where: preset, model, root, workers, dask and wait.
         more: further arguments of the function.
         quiet: whether the steps are not printed.
         checked: further arguments of `flows.parameters.checked_run`.
@@ -74,11 +74,15 @@ def _run_flow(
 
 def _where_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Model, folder and machines, as every command that runs a flow takes them."""
-    dask = click.option(
-        "--dask", metavar="ADDRESS|local:N",
-        help="Run the units on a Dask cluster, by its scheduler's address, or on N processes of this machine.",
+    workers = click.option(
+        "--workers", metavar="N|auto", default="1", show_default=True,
+        help="Processes of this machine that measure side by side, to the same bytes; auto: one per core, as far as "
+        "memory goes.",
     )  # fmt: skip
-    return model_option(run_root_option(dask(wait_option(function))))
+    dask = click.option(
+        "--dask", metavar="ADDRESS", help="Measure on the workers of a Dask cluster, by its scheduler's address."
+    )
+    return model_option(run_root_option(workers(dask(wait_option(function)))))
 
 
 def _facts_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -120,10 +124,10 @@ def _add(
     """
 
     def call(
-        preset: str, model: str | None, root: Path | None, dask: str | None, wait: bool, facts: Path | None,
-        prompts: Path | None, accept_code: str | None = None, replace: bool = False,
+        preset: str, model: str | None, root: Path | None, workers: str, dask: str | None, wait: bool,
+        facts: Path | None, prompts: Path | None, accept_code: str | None = None, replace: bool = False,
     ) -> None:  # fmt: skip
-        where = {"preset": preset, "model": model, "root": root, "dask": dask, "wait": wait}
+        where = {"preset": preset, "model": model, "root": root, "workers": workers, "dask": dask, "wait": wait}
         own = {"facts": facts and str(facts), "prompts": prompts and str(prompts)}
         _run_flow(command, function, where, accept_code=accept_code, replace=replace, **own)
 
@@ -231,10 +235,10 @@ _add(
               help="Measure records again that were measured with other settings, code or model files; the old ones "
               "are moved to replaced/ of the folder. Without it such a run is refused.")  # fmt: skip
 def run_six_axis(
-    preset: str, model: str | None, root: Path | None, dask: str | None, wait: bool, tasks: tuple[str, ...],
-    selectors: tuple[str, ...], conditions: tuple[str, ...], seeds: tuple[int, ...], mmlu: Path | None,
-    xstest: Path | None, template: dict[str, Any], interventions: tuple[Path, ...], layer: int | None,
-    row: int | None, strength: float | None, as_json: bool, dry_run: bool, replace: bool,
+    preset: str, model: str | None, root: Path | None, workers: str, dask: str | None, wait: bool,
+    tasks: tuple[str, ...], selectors: tuple[str, ...], conditions: tuple[str, ...], seeds: tuple[int, ...],
+    mmlu: Path | None, xstest: Path | None, template: dict[str, Any], interventions: tuple[Path, ...],
+    layer: int | None, row: int | None, strength: float | None, as_json: bool, dry_run: bool, replace: bool,
 ) -> None:  # fmt: skip
     """The six-axis protocol: can a push hit, undo, dial, track, spare and carry over?
 
@@ -265,7 +269,7 @@ def run_six_axis(
         check_model_name(settings.model)
         click.echo("\n".join(plan_lines(settings, mmlu, xstest, given)))
         return
-    where = {"preset": preset, "model": model, "root": root, "dask": dask, "wait": wait}
+    where = {"preset": preset, "model": model, "root": root, "workers": workers, "dask": dask, "wait": wait}
     more = {"mmlu": mmlu and mmlu.resolve(), "xstest": xstest and xstest.resolve(), "replace": replace, "given": given}
     result = _run_flow("six-axis", "flows.six_axis:measure", where, more, quiet=as_json, narrowed=narrowed)
     files = [name for step in result["steps"] for name in step["files"] if name.endswith(".jsonl")]

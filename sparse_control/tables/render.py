@@ -12,9 +12,9 @@ from sparse_control.errors import InputError
 from sparse_control.records.read import Records
 from sparse_control.tables.metrics import metrics_files
 from sparse_control.tables.parts import all_tables, parts
-from sparse_control.tables.terminal import Shown
 from sparse_control.tables.shown import headline, shown
 from sparse_control.tables.table import cell_text
+from sparse_control.tables.terminal import Shown
 from sparse_control.tables.typeset import typeset_html, typeset_tex
 from sparse_control.tables.values import Value, read_values, shown_values
 

@@ -10,10 +10,10 @@ from sparse_control.records.jacobian_iss.freeze import Thresholds
 from sparse_control.records.read import Records
 from sparse_control.tables.columns import EMPTY, MODEL
 from sparse_control.tables.parts import Part
-from sparse_control.tables.terminal import Shown, plain_text
 from sparse_control.tables.registry import TABLES
 from sparse_control.tables.setup import preset
 from sparse_control.tables.table import Table, rows_of
+from sparse_control.tables.terminal import Shown, plain_text
 
 
 def shown(table: Table, frame: pd.DataFrame, part: Part) -> Shown:

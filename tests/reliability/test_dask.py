@@ -1,5 +1,6 @@
-"""The same flows on a Dask cluster: the bytes of the serial run, also where a worker is killed in the middle."""
+"""The same flows in two processes and on a Dask cluster: the bytes of the serial run, also after a kill."""
 
+import importlib.util
 import json
 import os
 import re
@@ -9,19 +10,19 @@ import sys
 
 import pytest
 
-from flows.cluster import check_dask, task_runner
+from flows.cluster import check_dask
 from sparse_control.errors import InputError
 from tests.reliability.conftest import PROJECT, content_of
 
-pytest.importorskip("prefect_dask")
+needs_dask = pytest.mark.skipif(importlib.util.find_spec("prefect_dask") is None, reason="needs prefect-dask")
 
 
+@needs_dask
 @pytest.mark.parametrize(
     ("dask", "message"),
     [
-        ("local", "is neither local:N nor the address"),
-        ("local:0", "is neither local:N nor the address"),
-        ("here and there", "is neither local:N nor the address"),
+        ("local:2", "is not the address of a scheduler.*--workers N"),
+        ("here and there", "is not the address of a scheduler"),
         ("tcp://127.0.0.1:9", "no scheduler answers there .*dask scheduler"),
         ("127.0.0.1:99999", "no scheduler answers there"),
     ],
@@ -31,19 +32,13 @@ def test_addresses_are_checked_before_any_work(dask, message):
         check_dask(dask)
 
 
-def test_local_workers_have_one_thread_and_loopback_alone():
-    settings = task_runner("local:3").cluster_kwargs
-    assert settings["n_workers"] == 3 and settings["threads_per_worker"] == 1 and settings["processes"]
-    assert settings["host"] == "127.0.0.1" and settings["dashboard_address"] is None
-
-
 @pytest.fixture
 def measure(tiny_folder, api):
     """Starts a flow in a process of its own."""
     started = []
 
-    def start(flow, root, dask="local:2"):
-        parameters = json.dumps({"root": str(root), "dask": dask})
+    def start(flow, root, **where):
+        parameters = json.dumps({"root": str(root)} | where)
         process = subprocess.Popen(
             [sys.executable, "-m", "tests.reliability.measuring", str(tiny_folder), flow, parameters],
             cwd=PROJECT, env=os.environ | api, stderr=subprocess.PIPE, text=True, start_new_session=True,
@@ -61,13 +56,13 @@ def measure(tiny_folder, api):
 
 @pytest.mark.slow
 def test_official_iss_on_two_processes_is_the_serial_run(launcher, measure, tmp_path):
-    serial, dasked = tmp_path / "serial", tmp_path / "dasked"
+    serial, both = tmp_path / "serial", tmp_path / "both"
     assert launcher.run("official_iss", serial) == 0, serial.with_suffix(".log").read_text()
-    process = measure("official_iss", dasked)
+    process = measure("official_iss", both, workers=2)
     told = process.stderr.read()
     assert process.wait() == 0, told
-    assert "A prompts 6 to 8" in told and "(4 of 4)" in told and "distributed" not in told
-    assert content_of(dasked) == content_of(serial)
+    assert "A prompts 6 to 8" in told and "(4 of 4)" in told
+    assert content_of(both) == content_of(serial)
 
 
 @pytest.fixture
@@ -81,11 +76,12 @@ def cluster():
         yield cluster
 
 
+@needs_dask
 @pytest.mark.slow
 def test_a_killed_worker_of_a_cluster_by_its_address_loses_nothing(launcher, measure, cluster, tmp_path, faults):
     serial, dasked = tmp_path / "serial", tmp_path / "dasked"
     assert launcher.run("six_axis", serial) == 0, serial.with_suffix(".log").read_text()
-    process = measure("six_axis", dasked, cluster.scheduler_address)
+    process = measure("six_axis", dasked, dask=cluster.scheduler_address)
     told, victim = [], None
     for line in process.stderr:
         told.append(line)
@@ -103,9 +99,9 @@ def test_a_killed_worker_of_a_cluster_by_its_address_loses_nothing(launcher, mea
 def test_a_killed_run_leaves_no_workers_and_goes_on(launcher, measure, tmp_path, faults):
     import psutil
 
-    serial, dasked = tmp_path / "serial", tmp_path / "dasked"
+    serial, both = tmp_path / "serial", tmp_path / "both"
     assert launcher.run("six_axis", serial) == 0, serial.with_suffix(".log").read_text()
-    process = measure("six_axis", dasked)
+    process = measure("six_axis", both, workers=2)
     told = []
     for line in process.stderr:
         told.append(line)
@@ -114,15 +110,15 @@ def test_a_killed_run_leaves_no_workers_and_goes_on(launcher, measure, tmp_path,
     assert process.poll() is None, "".join(told)
     left = [psutil.Process(pid) for pid in workers(process.pid)]
     os.kill(process.pid, signal.SIGKILL)
-    faults.inject("SIGKILL of a run on a local cluster")
-    assert len(left) == 2 and not psutil.wait_procs(left, timeout=60)[1], "workers are left behind"
-    assert launcher.run("six_axis", dasked) == 0, dasked.with_suffix(".log").read_text()
-    assert content_of(dasked) == content_of(serial)
-    faults.survive("SIGKILL of a run on a local cluster")
+    faults.inject("SIGKILL of a run on two processes")
+    assert len(left) == 1 and not psutil.wait_procs(left, timeout=60)[1], "workers are left behind"
+    assert launcher.run("six_axis", both) == 0, both.with_suffix(".log").read_text()
+    assert content_of(both) == content_of(serial)
+    faults.survive("SIGKILL of a run on two processes")
 
 
 def workers(parent: int) -> list[int]:
-    """Process ids of a local cluster's workers."""
+    """Process ids of the further processes of a run."""
     import psutil
 
     children = psutil.Process(parent).children(recursive=True)

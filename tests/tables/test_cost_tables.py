@@ -11,8 +11,8 @@ from sparse_control.metrics.cost import progress_at_budget
 from sparse_control.metrics.dose import progress
 from sparse_control.records.base import validate
 from sparse_control.records.six_axis import Measurement
-from sparse_control.tables import TABLES
 from sparse_control.tables.parts import Part
+from sparse_control.tables.registry import TABLES
 from sparse_control.tables.shown import shown
 from tests.support.measured_root import DOSES, measurement
 from tests.support.tables import of_model, only

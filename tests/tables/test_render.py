@@ -18,11 +18,11 @@ from sparse_control.records.read import Records, read_records
 from sparse_control.records.readouts import score_file
 from sparse_control.tables.columns import fixed, significant
 from sparse_control.tables.parts import all_tables, parts
-from sparse_control.tables.terminal import plain_text
 from sparse_control.tables.registry import TABLES
 from sparse_control.tables.render import csv_text, render
 from sparse_control.tables.score import score_rows
 from sparse_control.tables.shown import shown
+from sparse_control.tables.terminal import plain_text
 from sparse_control.tables.typeset import escape_tex, typeset_html, typeset_tex
 from tests.support.measured_root import MODEL, build_root, measurement, reproduce, write_lines
 

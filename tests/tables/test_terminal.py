@@ -4,7 +4,7 @@ import pytest
 
 from sparse_control.project import project_folder
 from sparse_control.records.read import read_records
-from sparse_control.tables import TABLES
+from sparse_control.tables.registry import TABLES
 from sparse_control.tables.shown import text_of
 from sparse_control.tables.terminal import Shown, plain_text
 
