@@ -14,12 +14,21 @@ from sparse_control.project import project_folder
 from sparse_control.provenance import iss
 from sparse_control.provenance.corpus import CORPUS, corpus_artefact
 from sparse_control.provenance.facts import Artefact, code_fact, model_facts
-from sparse_control.provenance.sources import sources_of
+from sparse_control.provenance.sources import sources_of, sources_of_figure
 from sparse_control.records import manifest
 from sparse_control.records.base import printable
 from sparse_control.records.code import changed_files, read_closure
 from sparse_control.records.jacobian_iss import read_iss_file
-from sparse_control.records.paths import JACOBIAN_ISS, NULLS, SIX_AXIS, TABLES, ModelPaths, model_folders, paper_folder
+from sparse_control.records.paths import (
+    FIGURES,
+    JACOBIAN_ISS,
+    NULLS,
+    SIX_AXIS,
+    TABLES,
+    ModelPaths,
+    model_folders,
+    paper_folder,
+)
 from sparse_control.records.six_axis_files import read_measurements
 
 __all__ = ["provenance_lines"]
@@ -126,11 +135,12 @@ class _Chain:
         return found
 
     def _rendered(self, name: str) -> Artefact | None:
-        match = re.fullmatch(rf"{TABLES}/(?P<table>.+)\.(csv|tex|html|json)", name)
+        match = re.fullmatch(rf"(?P<folder>{TABLES}|{FIGURES})/(?P<name>.+)\.(csv|tex|html|json|pdf|svg)", name)
         if match is None:
             return None
         kind = "rendered on the CPU by `reproduce` from saved measurements"
-        sources = sources_of(match["table"], manifest.measured_files(self.root))
+        made_of = sources_of if match["folder"] == TABLES else sources_of_figure
+        sources = made_of(match["name"], manifest.measured_files(self.root))
         return Artefact(kind=kind, inputs=tuple(self.root / source for source in sources))
 
     def _measured(self, path: Path) -> Artefact | None:

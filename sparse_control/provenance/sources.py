@@ -1,10 +1,12 @@
-"""Which measured files each table is made of, as its declaration says."""
+"""Which measured files each table and figure is made of, as its declaration says."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from fnmatch import fnmatchcase
 
+from sparse_control.figures import FIGURES
 from sparse_control.records.paths import NULLS
 from sparse_control.tables.registry import TABLES
+from sparse_control.tables.table import files_read
 
 
 def sources_of(name: str, files: Iterable[str]) -> list[str]:
@@ -18,5 +20,13 @@ def sources_of(name: str, files: Iterable[str]) -> list[str]:
     folder, _, table = name.rpartition("/")
     null = folder.removeprefix(f"{NULLS}/") if folder.startswith(f"{NULLS}/") else "none"
     tables = [TABLES[table]] if table in TABLES else TABLES.values()
-    patterns = {pattern for one in tables for pattern in one.files(null)}
+    return _matching(files, {pattern for one in tables for pattern in one.files(null)})
+
+
+def sources_of_figure(name: str, files: Iterable[str]) -> list[str]:
+    """Those of `files` that a figure is made of; none where there is no such figure."""
+    return _matching(files, set(files_read(FIGURES[name].reads)) if name in FIGURES else ())
+
+
+def _matching(files: Iterable[str], patterns: Collection[str]) -> list[str]:
     return [file for file in files if any(fnmatchcase(file.partition("/")[2], pattern) for pattern in patterns)]

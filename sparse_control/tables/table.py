@@ -64,17 +64,7 @@ class Table:
         Args:
             null: whose table it is; a null has the ISS tables of its own study.
         """
-        study = JACOBIAN_ISS if null == "none" else f"{NULLS}/{null}/{JACOBIAN_ISS}"
-        patterns = []
-        for name in self.reads:
-            of_nulls, _, field = name.rpartition(".")
-            if of_nulls:
-                patterns.append(f"{of_nulls}/*/{JACOBIAN_ISS}/{ISS_FILES[field]}")
-            elif field in ISS_FILES:
-                patterns.append(f"{study}/{ISS_FILES[field]}")
-            elif field == SIX_AXIS and null == "none":
-                patterns.append(f"{SIX_AXIS}/*.jsonl")
-        return patterns
+        return files_read(self.reads, null)
 
     def frame(self, records: Records) -> pd.DataFrame:
         """The unrounded table over all models.
@@ -103,6 +93,26 @@ class Table:
                     which = printable(", ".join(str(part) for part in list(row.values())[:4]))
                     message = f"{column} of {which} is {value}; the records hold values out of range"
                     raise InputError(f"table {self.name}: {message}")
+
+
+def files_read(reads: Sequence[str], null: str = "none") -> list[str]:
+    """Patterns of the measured files behind what a table or figure reads, below a model's folder.
+
+    Args:
+        reads: as of `Table`.
+        null: whose study it is.
+    """
+    study = JACOBIAN_ISS if null == "none" else f"{NULLS}/{null}/{JACOBIAN_ISS}"
+    patterns = []
+    for name in reads:
+        of_nulls, _, field = name.rpartition(".")
+        if of_nulls:
+            patterns.append(f"{of_nulls}/*/{JACOBIAN_ISS}/{ISS_FILES[field]}")
+        elif field in ISS_FILES:
+            patterns.append(f"{study}/{ISS_FILES[field]}")
+        elif field == SIX_AXIS and null == "none":
+            patterns.append(f"{SIX_AXIS}/*.jsonl")
+    return patterns
 
 
 def mean_of_known(values: Iterable[float | None]) -> float | None:

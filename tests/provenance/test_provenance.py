@@ -91,6 +91,7 @@ def test_a_table_leads_back_to_weights_and_corpus(measured):
         ("paper/tables/ladder.tex", ["medium-model/jacobian_iss/validation/per_model", f"{ISS}/validation/per_model"]),
         ("paper/tables/nulls/redrawn_weights/ladder.csv", [f"{NULL}/validation/per_model_action_validation.jsonl"]),
         ("paper/tables/nulls.csv", ["nulls/shuffled_tokens/jacobian_iss/iss_", f"{NULL}/iss_model_summary.json"]),
+        ("paper/figures/dose.csv", ["toy-model/six_axis/ioi.coverage_driver.P.jsonl"]),
         ("paper/tables/values.tex", ["toy-model/six_axis/ioi", "medium-model/jacobian_iss/freeze_manifest.json"]),
         ("paper/tables/index.html", ["toy-model/six_axis/ioi", f"{ISS}/raw_iss_ablation.json"]),
         ("paper/tables/reuse.csv", ["toy-model/six_axis/sentiment.driver_omp.F.jsonl", "rendered on the CPU"]),
