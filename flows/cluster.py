@@ -26,7 +26,7 @@ def check_dask(dask: str | None) -> None:
     """
     if dask is None:
         return
-    if not ADDRESS.fullmatch(dask):
+    if not ADDRESS.fullmatch(dask) or dask.startswith("local:"):
         raise InputError(
             f"dask {dask}: is not the address of a scheduler, as tcp://HOST:8786; processes here are --workers N"
         )

@@ -599,7 +599,7 @@ def test_an_unpacked_archive_with_a_read_only_home(built, tmp_path):
     shutil.copytree(PROJECT / "paper" / "templates", checkout / "paper" / "templates")
     shutil.copy(PROJECT / "paper" / "published.yaml", checkout / "paper")
     (checkout / "paper" / "main.tex").write_text("")
-    (checkout / "paper" / "claims.yaml").write_text("[]")
+    (checkout / "paper" / "claims.yaml").write_text("{model: toy-model, claims: []}")
     shutil.copytree(built, checkout / "measurements", ignore=shutil.ignore_patterns("paper"))
     shutil.copytree(built / "paper", checkout / "paper", dirs_exist_ok=True)
     home.chmod(0o500)

@@ -68,7 +68,7 @@ class _Left:
 
 
 def read_pairs(path: str | Path, lm: Any, seed: int = 0) -> tuple[tuple[Pair, ...], PairsReport]:
-    """Pairs of a file as minimal edits, and a report of what was dropped and why (protocol source document: Pairs).
+    """Pairs of a file as minimal edits, and a report of what was dropped and why (source document, 04 Panels).
 
     Without `split` in the file the pairs are dealt to the three splits in turn, in the order of the stream
     (seed, task, "all", "splits"). Of two orientations the one the file has first has sign 1, the other -1.
