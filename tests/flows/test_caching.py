@@ -59,7 +59,7 @@ def lying(root: str, value: int) -> dict[str, str]:
 def small(root: str, value: int = 1, steps: tuple[str, ...] = ("first", "second")) -> list[bool]:
     known = {"first": first, "second": second, "failing": failing, "lying": lying}
     with ThreadPoolTaskRunner(max_workers=1) as runner:
-        progress = Progress("small", runner)
+        progress = Progress("small", [runner])
         for name in steps:
             progress.run([Step(known[name], name, {"root": root, "value": value})], below=Path(root))
     return [step["skipped"] for step in progress.steps]
@@ -168,7 +168,7 @@ def unit(root: str, value: int) -> dict[str, str]:
 def whole(root: str, values: list[int]) -> list[bool]:
     units = [Step(unit, f"unit {value}", {"root": root, "value": value}, order=(-value,)) for value in values]
     with ThreadPoolTaskRunner(max_workers=1) as runner:
-        progress = Progress("whole", runner)
+        progress = Progress("whole", [runner])
         progress.run([Step(first, "first", {"root": root, "value": 0}, lambda: units)], below=Path(root))
     return [step["skipped"] for step in progress.steps]
 
@@ -265,7 +265,7 @@ def shared(root: str, values: list[int]) -> dict[str, str]:
 @flow(name="sharing", persist_result=False)
 def sharing(root: str, values: list[int]) -> None:
     with ThreadPoolTaskRunner(max_workers=1) as runner:
-        Progress("sharing", runner).run([Step(shared, "shared", {"root": root, "values": values})], below=Path(root))
+        Progress("sharing", [runner]).run([Step(shared, "shared", {"root": root, "values": values})], below=Path(root))
 
 
 @pytest.mark.slow

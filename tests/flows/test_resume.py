@@ -53,7 +53,7 @@ def two(root: str) -> dict[str, str]:
 @flow(name="small", persist_result=False)
 def small_flow(root: str) -> list[bool]:
     with ThreadPoolTaskRunner(max_workers=1) as runner:
-        progress = Progress("small", runner)
+        progress = Progress("small", [runner])
         for step in (one, two):
             progress.run([Step(step, step.name, {"root": root})], below=Path(root))
     return [step["skipped"] for step in progress.steps]
