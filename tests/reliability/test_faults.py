@@ -61,7 +61,7 @@ def second(root: str) -> dict[str, str]:
 @flow(name="small", persist_result=False)
 def small(root: str) -> list[str]:
     with ThreadPoolTaskRunner(max_workers=1) as runner:
-        progress = Progress("small", runner)
+        progress = Progress("small", [runner])
         progress.run([Step(one, one.name, {"root": root}) for one in (first, second)], below=Path(root))
     return [step["step"] for step in progress.steps]
 
