@@ -13,8 +13,8 @@ from sparse_control.protocol.given import GivenFile
 from sparse_control.protocol.intervention import Intervention
 from sparse_control.protocol.measurement import measure
 from sparse_control.protocol.panels import SPLITS
-from sparse_control.protocol.readouts import dose_readouts, draw_readouts
-from sparse_control.protocol.record import SECTIONS, feedback_plan, share_of_gap
+from sparse_control.protocol.readouts import dose_readouts
+from sparse_control.protocol.record import SECTIONS, feedback_plan, recorded_draws, share_of_gap
 from sparse_control.protocol.splits import Split
 from sparse_control.records.six_axis import RecordKey
 from sparse_control.seeds import stream
@@ -53,23 +53,19 @@ def given_sections(fitting: Fitting, key: RecordKey, given: GivenFile) -> dict[s
         off_target=fitting.off_target_with(sites),
         refit_strengths=_scaled(first, fitted_factor(reuse, first)).strengths,
     )
-    shown = [{
-        "support": [site.name for site in first.support],
-        "strengths": list(first.strengths),
-        "patched": axes["evaluate"]["patched"][protocol.doses.index(1.0)],
-        "reversed": axes["reversal"]["reversed"],
-    }]  # fmt: skip
     sections = axes | {
         "candidates": None,
-        "support": shown[0]["support"],
-        "strengths": shown[0]["strengths"],
+        "support": [site.name for site in first.support],
+        "strengths": list(first.strengths),
         "selection": {
             "path": [], "stop_reason": "given",
             "predicted_additivity": None, "measured_additivity": share_of_gap(moved, fit.gap),
         },
         "effects": None,
-        "draws": None if control is None else [*shown, *draw_readouts([(draw, evaluate) for draw in draws[1:]])],
+        "draws": None,
     }  # fmt: skip
+    if control is not None:
+        sections["draws"] = recorded_draws(sections, protocol, [(draw, evaluate) for draw in draws[1:]])
     return head | {name: sections[name] for name in SECTIONS}
 
 

@@ -1,5 +1,6 @@
 """One six-axis record: the gate, the choice on the fitting split, then the six axes (source document, 01-06)."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,14 +67,22 @@ def record_sections(fitting: Fitting, key: RecordKey) -> dict[str, Any]:
         "draws": None,
     }
     if SELECTORS[key.selector].draws:
-        first = {
-            "support": sections["support"],
-            "strengths": sections["strengths"],
-            "patched": axes["evaluate"]["patched"][protocol.doses.index(1.0)],
-            "reversed": axes["reversal"]["reversed"],
-        }
-        sections["draws"] = [first, *draw_readouts([(draw.intervention, draw.evaluate) for draw in draws[1:]])]
+        further = [(draw.intervention, draw.evaluate) for draw in draws[1:]]
+        sections["draws"] = recorded_draws(sections, protocol, further)
     return head | {name: sections[name] for name in SECTIONS}
+
+
+def recorded_draws(
+    sections: Mapping[str, Any], protocol: ProtocolSettings, further: Sequence[tuple[Intervention, Split]]
+) -> list[dict[str, Any]]:
+    """The draws of a random control: the one that was measured on all axes, then the further ones."""
+    first = {
+        "support": sections["support"],
+        "strengths": sections["strengths"],
+        "patched": sections["evaluate"]["patched"][protocol.doses.index(1.0)],
+        "reversed": sections["reversal"]["reversed"],
+    }
+    return [first, *draw_readouts(further)]
 
 
 def feedback_plan(protocol: ProtocolSettings, task: str, fit: Split, slope: float) -> FeedbackPlan:
