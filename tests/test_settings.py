@@ -33,7 +33,7 @@ def edited(tmp_path, **changes):
 EVERY = ("iss", "estimator", "alternatives", "nulls")
 
 
-@pytest.mark.parametrize("preset", ["smoke", "medium", "paper"])
+@pytest.mark.parametrize("preset", ["smoke", "medium", "paper", "qwen-0.5b", "qwen-1.5b"])
 @pytest.mark.parametrize(("n_layers", "width"), [(30, 576), (24, 896), (28, 1536), (80, 8192)])
 def test_the_shipped_presets_fit_every_model(preset, n_layers, width):
     settings = load_settings(PARAMS, preset)
@@ -160,6 +160,12 @@ def test_model_argument_replaces_the_file():
         ({"protocol__minimum_pairs": 13}, "minimum_pairs is more than a split has, got 13"),
         ({"iss": 3}, "iss: .*got 3"),
         ({"presets__smoke": 3}, "presets.smoke: expected a mapping"),
+        ({"presets__smoke": {"over": "papr"}}, "presets.smoke.over: no preset 'papr'; there are: medium, paper"),
+        ({"presets__smoke": {"over": None}}, "presets.smoke.over: no preset None"),
+        (
+            {"presets__smoke": {"over": "medium"}, "presets__medium": {"over": "smoke"}},
+            "presets.medium.over: smoke lies over medium already",
+        ),
     ],
 )
 def test_mistakes_name_the_field_and_the_value(tmp_path, changes, message):
@@ -167,6 +173,13 @@ def test_mistakes_name_the_field_and_the_value(tmp_path, changes, message):
     with pytest.raises(InputError, match=message) as caught:
         load_settings(file)
     assert str(caught.value).startswith(f"{file}: ") and "\n" not in str(caught.value)
+
+
+def test_a_preset_over_another_changes_what_it_names_and_nothing_else():
+    paper, over = load_settings(PARAMS, "paper"), load_settings(PARAMS, "qwen-0.5b")
+    assert over.protocol.tasks == ["ioi", "sentiment", "refusal"] and over.model.startswith("qwen")
+    assert over.protocol.pairs == paper.protocol.pairs
+    assert over.iss == paper.iss and over.estimator.ranks == paper.estimator.ranks
 
 
 def test_unknown_preset():

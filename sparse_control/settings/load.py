@@ -21,6 +21,20 @@ def _overlay(base: dict[str, Any], top: dict[str, Any]) -> dict[str, Any]:
     return merged
 
 
+def _preset(path: Path, presets: Any, name: str, under: tuple[str, ...] = ()) -> dict[str, Any]:
+    """A preset, laid over the one that its key `over` names."""
+    if not isinstance(presets, dict) or not isinstance(name, str) or name not in presets:
+        known = _short(", ".join(map(str, presets))) if isinstance(presets, dict) else "none"
+        where = f"presets.{under[-1]}.over" if under else "presets"
+        raise InputError(f"{path}: {where}: no preset {_short(repr(name))}; there are: {known}")
+    if not isinstance(presets[name], dict):
+        raise InputError(f"{path}: presets.{name}: expected a mapping of settings, got {_short(repr(presets[name]))}")
+    if name in under:
+        raise InputError(f"{path}: presets.{under[-1]}.over: {name} lies over {under[-1]} already; name another")
+    own = dict(presets[name])
+    return _overlay(_preset(path, presets, own.pop("over"), (*under, name)), own) if "over" in own else own
+
+
 def _known_keys(section: type[BaseModel], path: tuple[Any, ...]) -> list[str]:
     for step in path:
         field = section.model_fields.get(step) if isinstance(step, str) else None
@@ -58,7 +72,7 @@ def _short(text: str) -> str:
 
 
 def load_settings(path: Path, preset: str = "smoke", model: str | None = None) -> Settings:
-    """Read params.yaml, lay `preset` over it and check everything.
+    """Read params.yaml, lay `preset` over it, and whatever that lies over before, and check everything.
 
     Args:
         path: the file.
@@ -72,14 +86,7 @@ def load_settings(path: Path, preset: str = "smoke", model: str | None = None) -
     if not isinstance(content, dict):
         raise InputError(f"{path}: expected a mapping of settings, got {type(content).__name__}")
     presets = content.pop("presets", {})
-    if not isinstance(presets, dict) or preset not in presets:
-        known = _short(", ".join(map(str, presets))) if isinstance(presets, dict) else "none"
-        raise InputError(f"{path}: presets: no preset {preset!r}; there are: {known}")
-    if not isinstance(presets[preset], dict):
-        raise InputError(
-            f"{path}: presets.{preset}: expected a mapping of settings, got {_short(repr(presets[preset]))}"
-        )
-    merged = _overlay(content, presets[preset]) | {"preset": preset}
+    merged = _overlay(content, _preset(path, presets, preset)) | {"preset": preset}
     if model is not None:
         merged["model"] = model
     try:
