@@ -1,11 +1,16 @@
 """Loaders of MMLU folders and XSTest files: what they read, what they refuse, and the panels built from them."""
 
+import dataclasses
+import hashlib
 import os
+import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from sparse_control.errors import InputError
+from sparse_control.protocol import panels
 from sparse_control.protocol.panels import (
     OFF_TARGET,
     SPLITS,
@@ -19,7 +24,7 @@ from sparse_control.protocol.panels import (
     off_target_panel,
     panel_source,
 )
-from sparse_control.protocol.panels.sources import field_questions
+from sparse_control.protocol.panels.sources import field_questions, off_target_subjects
 from sparse_control.protocol.panels.xstest import minimal_edit
 from tests.support.words import ChatTokenizer, WordTokenizer
 
@@ -35,10 +40,14 @@ def mmlu(
     return folder
 
 
-def many(folder: Path, n: int = 300) -> Path:
-    """A folder of n questions per field."""
-    rows = "".join(f"Question {i} of words?,w{i}a,w{i}b,w{i}c,w{i}d,{'ABCD'[i % 4]}\n" for i in range(n))
-    return mmlu(folder, HEADER + rows, rows.replace("Question", "Problem"))
+def many(folder: Path, n: int = 300, subjects: int = 5) -> Path:
+    """A folder of n questions per field, dealt to so many subjects, one file each: h0.csv, ... and s0.csv, ..."""
+    for field, word in (("humanities", "Question"), ("stem", "Problem")):
+        (folder / field).mkdir(parents=True, exist_ok=True)
+        rows = [f"{word} {i} of words?,w{i}a,w{i}b,w{i}c,w{i}d,{'ABCD'[i % 4]}\n" for i in range(n)]
+        for subject in range(subjects):
+            (folder / field / f"{field[0]}{subject}.csv").write_text(HEADER + "".join(rows[subject::subjects]))
+    return folder
 
 
 @pytest.mark.parametrize("header", ["", HEADER, "\ufeff" + HEADER.upper()])
@@ -162,15 +171,53 @@ def test_off_target_panel_from_mmlu(tmp_path):
     assert [prompt.field for prompt in panel] == ["humanities"] * 16 + ["stem"] * 16
     assert len({prompt.id for prompt in panel}) == len({prompt.text for prompt in panel}) == 32
     assert all(prompt.text.endswith("\nAnswer:") for prompt in panel)
+    for prompt in panel:  # field, file, row and hash, and no text
+        field, file, row, digest = re.fullmatch(r"(\w+)/(\w+)-(\d+) sha256:([0-9a-f]{16})", prompt.id).groups()
+        line = (tmp_path / field / f"{file}.csv").read_text().splitlines()[int(row) - 1]
+        assert line.split(",")[0] == prompt.text.split("\n")[0]
+        assert hashlib.sha256(prompt.text.encode()).hexdigest().startswith(digest)
     assert panel == off_target_panel(0, PanelSources(mmlu=tmp_path)) != off_target_panel(1, sources)
     assert panel_source("off_target", sources) == sources.mmlu_questions.source
-    tasks = {
-        q.text for field in ("humanities", "stem") for part in SPLITS for q in field_questions(field, part, sources)
-    }
-    assert not tasks & {prompt.text.split("\n")[0] for prompt in panel}
-    with pytest.raises(InputError, match="humanities: .* questions left for the off-target panel, not 16"):
+    with pytest.raises(InputError, match="humanities: 4 questions in the subjects .*panel \\(h3\\), not 16"):
         off_target_panel(0, PanelSources(mmlu=many(tmp_path / "small", 20)))
     assert off_target_panel(0, PanelSources()) == OFF_TARGET
+
+
+@pytest.mark.parametrize("subjects, apart", [(2, ("h1",)), (3, ("h2",)), (4, ("h3",)), (7, ("h3",)), (9, ("h3", "h7"))])
+def test_subjects_of_the_off_target_panel_are_in_no_task(tmp_path, subjects, apart):
+    sources = PanelSources(mmlu=many(tmp_path, subjects=subjects))
+    assert off_target_subjects("humanities", sources.mmlu_questions) == apart
+    panel = off_target_panel(0, sources)
+    drawn = Counter(prompt.subject for prompt in panel if prompt.field == "humanities")
+    assert drawn == dict.fromkeys(apart, 16 // len(apart))  # in turn
+    used = [{q.subject for q in field_questions("humanities", split, sources)} for split in SPLITS]
+    assert used == [{f"h{i}" for i in range(subjects)} - set(apart)] * 3
+    check_splits("mcqa_humanities", sources)
+
+
+def test_a_subject_of_a_task_in_the_off_target_panel_is_found(tmp_path, monkeypatch):
+    sources = PanelSources(mmlu=many(tmp_path))
+    panel = off_target_panel(sources=sources)
+    moved = (dataclasses.replace(panel[0], subject="s0"), *panel[1:])
+    monkeypatch.setattr(panels, "off_target_panel", lambda sources: moved)
+    check_splits("mcqa_humanities", sources)
+    with pytest.raises(InputError, match="mcqa_stem: subject 's0' stands in splits of the task and off_target"):
+        check_splits("mcqa_stem", sources)
+
+
+def test_subjects_of_a_column_and_of_both_fields(tmp_path):
+    """One file a field is read with its column `subject`; a name that both fields have is left to the tasks."""
+    rows = ["question,subject,choice0,choice1,choice2,choice3,answer\n"]
+    rows += [f"Question {i}?,{'law' if i % 2 else 'logic'},a{i},b{i},c{i},d{i},1\n" for i in range(80)]
+    folder = mmlu(tmp_path, "".join(rows), "".join(rows).replace("Question", "Problem").replace("law", "maths"))
+    sources = PanelSources(mmlu=folder)
+    found = sources.mmlu_questions
+    assert [(q.id, q.subject) for q in found.humanities[:2]] == [("logic/one-2", "logic"), ("law/one-3", "law")]
+    assert off_target_subjects("stem", found) == ("maths",)
+    assert off_target_subjects("humanities", found) == ("law",)  # logic, the last, is in STEM too
+    check_splits("mcqa_stem", sources)
+    with pytest.raises(InputError, match="humanities: has no subject for the off-target panel beside one of the tasks"):
+        off_target_panel(sources=PanelSources(mmlu=mmlu(tmp_path / "one")))
 
 
 XSTEST = """id,prompt,type,label,focus,note
@@ -287,6 +334,12 @@ def test_the_published_mmlu():
     found = load_mmlu(data_folder() / "mmlu")
     assert len(found.humanities) > 2000 and len(found.stem) > 2000
     sources = PanelSources(mmlu=data_folder() / "mmlu")
+    assert off_target_subjects("humanities", found) == (
+        "high_school_world_history", "moral_disputes", "professional_law"
+    )  # fmt: skip
+    assert off_target_subjects("stem", found) == (
+        "college_biology", "college_physics", "elementary_mathematics", "high_school_mathematics"
+    )  # fmt: skip
     for task in ("mcqa_humanities", "mcqa_stem"):
         check_splits(task, sources)
         assert len(build_pairs(task, WordTokenizer(), "fit", 24, 0, sources)) == 24

@@ -31,12 +31,14 @@ class Panel:
         units: (split, sources, encoder) -> kind -> what no other split may hold.
         file: which of `PanelSources` stands in for the own texts; None: none does.
         oriented: whether the orientation of its pairs is drawn at random; else all have one, and the same sign.
+        subjects: (split, sources) -> subjects that the off-target panel may not hold; None: it has none.
     """
 
     plan: Callable[[str, int, np.random.Generator, PanelSources, Any], Plan]
     units: Callable[[str, PanelSources, Any], dict[str, tuple[str, ...]]]
     file: str | None = None
     oriented: bool = True
+    subjects: Callable[[str, PanelSources], set[str]] | None = None
 
 
 def _own(module: Any, oriented: bool = True) -> Panel:
@@ -56,6 +58,7 @@ def _mcqa(task: str, field: str) -> Panel:
             "question": tuple(question.text for question in field_questions(field, split, sources))
         },
         file="mmlu",
+        subjects=lambda split, sources: {question.subject for question in field_questions(field, split, sources)},
     )
 
 
@@ -135,7 +138,7 @@ def build_pairs(
 
 
 def check_splits(task: str, sources: PanelSources = PanelSources(), encoder: Any = None) -> None:
-    """No template, name, word, question or prompt stands in two splits, no question in the off-target panel too.
+    """No template, name, word, question or prompt is in two splits, and none of a task's subjects is off target.
 
     Args:
         task: a key of `TASKS`.
@@ -151,3 +154,7 @@ def check_splits(task: str, sources: PanelSources = PanelSources(), encoder: Any
         panel = off_target_panel(sources=sources)
         parts["off_target"] = {"question": tuple(prompt.text.rpartition("\nA. ")[0] for prompt in panel)}
     check_disjoint(task, parts)
+    if material.subjects is not None and sources.mmlu_questions is not None:
+        subjects = {subject for split in SPLITS for subject in material.subjects(split, sources)}  # splits share them
+        apart = {prompt.subject for prompt in panel}
+        check_disjoint(task, {"of the task": {"subject": subjects}, "off_target": {"subject": apart}})

@@ -48,7 +48,8 @@ class Mmlu:
     """The questions of an MMLU folder.
 
     Attributes:
-        humanities, stem: questions without repeats, in the order of files and rows.
+        humanities, stem: questions without repeats, in the order of files and rows; their ids are `FILE-ROW`, or
+            `SUBJECT/FILE-ROW` where a column says the subject.
         source: `mmlu sha256:...`, over the names and contents of the files.
         dropped: questions passed over, by reason: `repeated`, `long`, `equal options`.
     """
@@ -104,23 +105,26 @@ def _cells(path: Path, number: int, cells: list[str], columns: list[int], needed
     return values
 
 
-def _mmlu_file(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """The six cells of each row; the original files have no header."""
+def _mmlu_file(path: Path) -> Iterator[tuple[int, str, list[str]]]:
+    """Row number, subject and the six cells of each row; the original files have no header, and are of one subject."""
     columns: list[int] | None = None
+    headed, by_row = False, None
     for number, cells in _rows(path):
         if columns is None:
             lowered = [cell.strip().lstrip("\ufeff").casefold() for cell in cells]
-            if "question" in lowered or "answer" in lowered:
+            if headed := "question" in lowered or "answer" in lowered:
                 columns = _columns(path, cells, NUMBERED_COLUMNS if "choice0" in lowered else MMLU_COLUMNS)
+                by_row = lowered.index("subject") if "subject" in lowered else None
                 continue
             columns = list(range(len(MMLU_COLUMNS)))
-        if columns == list(range(len(MMLU_COLUMNS))) and len(cells) != len(MMLU_COLUMNS):
+        if not headed and len(cells) != len(MMLU_COLUMNS):
             raise InputError(f"{path}: row {number}: has {len(cells)} cells, needed: {', '.join(MMLU_COLUMNS)}")
         values = _cells(path, number, cells, columns, MMLU_COLUMNS)
         values[5] = LETTERS[int(values[5])] if values[5] in ("0", "1", "2", "3") else values[5]
         if values[5] not in LETTERS or len(values[5]) != 1:
             raise InputError(f"{path}: row {number}: answer must be A, B, C or D, or 0 to 3, got {values[5]!r}")
-        yield number, values
+        subject = cells[by_row].strip() if by_row is not None and by_row < len(cells) else ""
+        yield number, subject or path.stem.removesuffix("_test"), values
     if columns is None:
         raise InputError(f"{path}: is empty; each row needs {', '.join(MMLU_COLUMNS)}")
 
@@ -153,8 +157,8 @@ def load_mmlu(folder: str | Path) -> Mmlu:
     """Read the questions of `humanities/*.csv` and `stem/*.csv`, or of the published `test/SUBJECT_test.csv`.
 
     A row is question, A, B, C, D, answer, with or without a header, or has the columns choice0 to choice3; the answer
-    is a letter or 0 to 3. A question that stands twice is used once; two rows
-    that give one question with the same options different answers are an error.
+    is a letter or 0 to 3. Its subject is the name of its file, or what a column `subject` says. A question that is
+    there twice is used once; two rows that give one question with the same options different answers are an error.
 
     Raises:
         InputError: no such folder or files, a device, pipe or file too large among them, a missing column, an empty
@@ -174,7 +178,7 @@ def load_mmlu(folder: str | Path) -> Mmlu:
         for path in files:
             check_size(path, MAXIMUM_BYTES)  # before a byte is hashed
             digest.update(f"{field}/{path.name} {sha256_file(path)}\n".encode())
-            for number, (text, *options, letter) in _mmlu_file(path):
+            for number, subject, (text, *options, letter) in _mmlu_file(path):
                 right = options[LETTERS.index(letter)]
                 key = (normalised(text), *sorted(normalised(option) for option in options))
                 place = f"{path}: row {number}"
@@ -188,10 +192,9 @@ def load_mmlu(folder: str | Path) -> Mmlu:
                 elif len(text) + sum(map(len, options)) > MAXIMUM_CHARACTERS:
                     dropped["long"] += 1
                 else:
-                    question = Question(
-                        f"{path.stem.removesuffix('_test')}-{number}", text, tuple(options), LETTERS.index(letter)
-                    )
-                    found[field].append(question)
+                    file = path.stem.removesuffix("_test")
+                    name = f"{file}-{number}" if subject == file else f"{subject}/{file}-{number}"
+                    found[field].append(Question(name, text, tuple(options), LETTERS.index(letter), subject))
                 seen.add(key[0])
     return Mmlu(tuple(found["humanities"]), tuple(found["stem"]), f"mmlu sha256:{digest.hexdigest()}", dropped)
 

@@ -1,13 +1,13 @@
 """The off-target panel: 32 multiple-choice questions unrelated to any task, 16 humanities and 16 STEM (axis 5)."""
 
+import hashlib
 from dataclasses import dataclass
-
-import numpy as np
+from itertools import zip_longest
 
 from sparse_control.errors import InputError
 from sparse_control.protocol.panels.loaders import FIELDS
 from sparse_control.protocol.panels.questions import Question, prompt_text
-from sparse_control.protocol.panels.sources import PanelSources, field_questions
+from sparse_control.protocol.panels.sources import PanelSources, field_questions, off_target_subjects
 from sparse_control.seeds import stream
 
 PER_FIELD = 16
@@ -15,11 +15,19 @@ PER_FIELD = 16
 
 @dataclass(frozen=True)
 class OffTargetPrompt:
-    """One question with four options; the readout is the whole next-token distribution after `Answer:`."""
+    """One question with four options; the readout is the whole next-token distribution after `Answer:`.
+
+    Attributes:
+        id: unique within a panel.
+        field: `humanities` or `stem`.
+        text: the prompt.
+        subject: of MMLU; empty for the project's own prompts.
+    """
 
     id: str
     field: str
     text: str
+    subject: str = ""
 
 
 # (question, A, B, C, D)
@@ -92,6 +100,13 @@ def _own(field: str, number: int, text: str, *options: str) -> OffTargetPrompt:
     return OffTargetPrompt(question.id, field, prompt_text(question))
 
 
+def _from_mmlu(field: str, question: Question) -> OffTargetPrompt:
+    text = prompt_text(question)
+    return OffTargetPrompt(
+        f"{field}/{question.id} sha256:{hashlib.sha256(text.encode()).hexdigest()[:16]}", field, text, question.subject
+    )
+
+
 OFF_TARGET = tuple(
     _own(field, number, *item)
     for field, items in (("humanities", HUMANITIES), ("stem", STEM))
@@ -102,23 +117,34 @@ OFF_TARGET = tuple(
 def off_target_panel(seed: int = 0, sources: PanelSources = PanelSources()) -> tuple[OffTargetPrompt, ...]:
     """The 32 prompts of axis 5: 16 humanities, then 16 STEM.
 
+    The ids of MMLU's say field, file and row, and begin the SHA-256 of the prompt; its text is in no record.
+
     Args:
         seed: of the draw from MMLU, the stream (seed, "off_target", "panel", "prompts"); the own panel is always whole.
-        sources: MMLU where given, from questions that no task uses; else the project's own.
+        sources: MMLU where given, its subjects that no task uses, in turn; else the project's own.
 
     Raises:
-        InputError: fewer than 16 questions of a field are left for the panel.
+        InputError: a field has no subject for the panel alone, or fewer than 16 questions in them.
     """
-    if sources.mmlu is None:
+    if sources.mmlu_questions is None:
         return OFF_TARGET
     generator = stream(seed, "off_target", "panel", "prompts")
     panel = []
     for field in FIELDS:
         left = field_questions(field, "off_target", sources)
+        subjects = off_target_subjects(field, sources.mmlu_questions)
+        if not subjects:
+            raise InputError(
+                f"{sources.mmlu}: {field}: has no subject for the off-target panel beside one of the tasks; give each "
+                "subject a file, or name it in a column subject"
+            )
         if len(left) < PER_FIELD:
             raise InputError(
-                f"{sources.mmlu}: {field}: {len(left)} questions left for the off-target panel, not {PER_FIELD}"
+                f"{sources.mmlu}: {field}: {len(left)} questions in the subjects of the off-target panel "
+                f"({', '.join(subjects)}), not {PER_FIELD}"
             )
-        chosen = np.sort(generator.permutation(len(left))[:PER_FIELD])
-        panel += [OffTargetPrompt(f"{field}/{left[i].id}", field, prompt_text(left[i])) for i in chosen]
+        drawn = [left[index] for index in generator.permutation(len(left))]
+        by_subject = [[question for question in drawn if question.subject == subject] for subject in subjects]
+        in_turn = [question for row in zip_longest(*by_subject) for question in row if question is not None]
+        panel += [_from_mmlu(field, question) for question in sorted(in_turn[:PER_FIELD], key=left.index)]
     return tuple(panel)

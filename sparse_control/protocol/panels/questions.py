@@ -14,12 +14,14 @@ class Question:
         text: the question.
         options: four distinct texts.
         answer: place of the right one, 0..3.
+        subject: of MMLU; empty for the project's own questions.
     """
 
     id: str
     text: str
     options: tuple[str, str, str, str]
     answer: int
+    subject: str = ""
 
 
 def prompt_text(question: Question) -> str:

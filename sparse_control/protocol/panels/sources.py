@@ -7,10 +7,11 @@ from pathlib import Path
 
 from sparse_control.protocol.panels import own_humanities, own_stem
 from sparse_control.protocol.panels.draw import SPLITS, normalised
-from sparse_control.protocol.panels.loaders import Mmlu, XsTest, load_mmlu, load_xstest
+from sparse_control.protocol.panels.loaders import FIELDS, Mmlu, XsTest, load_mmlu, load_xstest
 from sparse_control.protocol.panels.questions import Question
 
 OWN = "own"
+EVERY = 4  # so many subjects of MMLU to one of the off-target panel, as there are three splits beside it
 OWN_QUESTIONS = {"humanities": own_humanities.QUESTIONS, "stem": own_stem.QUESTIONS}
 
 
@@ -38,17 +39,33 @@ class PanelSources:
 def field_questions(field: str, part: str, sources: PanelSources) -> tuple[Question, ...]:
     """Questions of one field for a split, or of MMLU for the off-target panel (part `off_target`).
 
-    An MMLU question belongs to one of the four parts by the hash of its text, whatever the seed.
+    The off-target panel has the subjects of `off_target_subjects` to itself. A question of another subject belongs to
+    one of the three splits by the hash of its text, whatever the seed.
     """
     if sources.mmlu_questions is None:
         rows = OWN_QUESTIONS[field][part]
         return tuple(_own(f"{field}-{number:02d}", number % 4, *row) for number, row in enumerate(rows))
-    return tuple(question for question in getattr(sources.mmlu_questions, field) if _part(question.text) == part)
+    apart = off_target_subjects(field, sources.mmlu_questions)
+    questions = getattr(sources.mmlu_questions, field)
+    if part == "off_target":
+        return tuple(question for question in questions if question.subject in apart)
+    return tuple(question for question in questions if question.subject not in apart and _split(question.text) == part)
 
 
-def _part(text: str) -> str:
-    parts = (*SPLITS, "off_target")
-    return parts[int.from_bytes(hashlib.sha256(normalised(text).encode()).digest(), "big") % len(parts)]
+def off_target_subjects(field: str, mmlu: Mmlu) -> tuple[str, ...]:
+    """Subjects of a field that no task uses: in alphabetical order every fourth, or the last of less than four.
+
+    Neither a seed nor the questions decide. A subject of both fields is left to the tasks, and so is one that is alone.
+    """
+    names = {name: {question.subject for question in getattr(mmlu, name)} for name in FIELDS}
+    if len(names[field]) < 2:
+        return ()
+    ordered = sorted(names[field] - set.intersection(*names.values()))
+    return tuple(ordered[EVERY - 1 :: EVERY] or ordered[-1:])
+
+
+def _split(text: str) -> str:
+    return SPLITS[int.from_bytes(hashlib.sha256(normalised(text).encode()).digest(), "big") % len(SPLITS)]
 
 
 def _own(name: str, answer: int, text: str, right: str, *wrong: str) -> Question:
