@@ -17,7 +17,7 @@ from sparse_control.protocol.directions import mean_contrast
 from sparse_control.protocol.effects import EFFECTS, Effects, effect_columns, joint_readouts, measured_effects
 from sparse_control.protocol.gate import GatedPairs, gated_pairs, kept_pairs, read_sites
 from sparse_control.protocol.intervention import Intervention
-from sparse_control.protocol.panels import Pair, PanelSources, build_pairs, off_target_panel
+from sparse_control.protocol.panels import Pair, PanelSources, build_pairs, drawn_from, off_target_panel
 from sparse_control.protocol.preservation import OffTargetPanel
 from sparse_control.protocol.readouts import dose_readouts
 from sparse_control.protocol.selectors import Selection
@@ -125,34 +125,34 @@ class Fitting:
         return self.off_target if read else self._off_target_elsewhere(sites)
 
     def effects(self, task: str, seed: int) -> Effects:
-        """Effect columns of the fitting split."""
-        key = (task, seed)
+        """Effect columns of the fitting split, which a "same panel" task shares with the task whose pairs it has."""
+        key = (of, seed) = drawn_from(task, "fit")[0], seed
         if key not in self._effects:
             pairs = self.pairs(task, seed)
-            draws = stream(seed, task, "fit", "effects_check")
+            draws = stream(seed, of, "fit", "effects_check")
             self._effects[key] = effect_columns(
                 pairs.splits["fit"], pairs.sites, self.protocol.effects, self.protocol.effects_check, draws
             )
         return self._effects[key]
 
     def choice(self, task: str, seed: int, selector: str) -> Choice:
-        """A selector's choice; that of `random_direction` is Driver-OMP's."""
-        selector = SELECTORS[selector].choice_of or selector
-        key = (task, seed, selector)
+        """A selector's choice; that of `random_direction` is Driver-OMP's. A "same panel" task shares it as effects."""
+        selector, of = SELECTORS[selector].choice_of or selector, drawn_from(task, "fit")[0]
+        key = (of, seed, selector)
         if key not in self._choices and SELECTORS[selector].baseline:
             self._choices[key] = self._baseline(self.pairs(task, seed), SELECTORS[selector])
         if key not in self._choices:
             pairs, row = self.pairs(task, seed), SELECTORS[selector]
             fit, reuse = pairs.splits["fit"], pairs.splits["reuse"]
-            generator = stream(seed, task, "fit", selector)
+            generator = stream(seed, of, "fit", selector)
             columns = self.effects(task, seed).columns
-            selections = row.select(self._fit(fit, pairs.sites, columns, generator))
+            selections = row.select(self._fit(row, fit, pairs.sites, columns, generator))
             support = tuple(pairs.sites[index] for index in selections[0].support)
             joint = joint_readouts(fit, support, selections[0].strengths) if support else fit.y_source
             refitted: tuple[float, ...] = ()
             if support:
                 again = EFFECTS[self.protocol.effects](reuse, support)
-                refitted = tuple(row.refit(self._fit(reuse, support, again, generator)).tolist())
+                refitted = tuple(row.refit(self._fit(row, reuse, support, again, generator)).tolist())
             self._choices[key] = Choice(selections, support, joint - fit.y_source, refitted)
         return self._choices[key]
 
@@ -184,11 +184,13 @@ class Fitting:
             respond=respond,
         )
 
-    def _fit(self, split: Split, sites: Sequence[Site], columns: np.ndarray, generator: np.random.Generator) -> Fit:
+    def _fit(
+        self, row: Selector, split: Split, sites: Sequence[Site], columns: np.ndarray, generator: np.random.Generator
+    ) -> Fit:
         return Fit(
             columns=columns,
             gap=split.gap,
-            support_size=min(self.protocol.support_size, len(sites)),
+            support_size=min(row.support_size or self.protocol.support_size, len(sites)),
             minimum_effect=self.protocol.minimum_effect,
             maximum_strength=self.protocol.maximum_strength,
             draws=self.protocol.random_supports,

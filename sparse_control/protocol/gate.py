@@ -9,7 +9,7 @@ import numpy as np
 from sparse_control.errors import InputError, UnsupportedModel
 from sparse_control.models import LanguageModel
 from sparse_control.models.sites import Site, all_sites
-from sparse_control.protocol.panels import SPLITS, Pair, PanelSources, draw_pairs
+from sparse_control.protocol.panels import SPLITS, Pair, PanelSources, draw_pairs, drawn_from
 from sparse_control.protocol.splits import Split
 from sparse_control.settings import ProtocolSettings
 
@@ -70,14 +70,20 @@ def gated_pairs(
 ) -> GatedPairs:
     """Draw the pairs of one seed, read them unpatched at all sites, and gate them.
 
+    The evaluation split of a "same panel" task is its fitting split, with the pairs and counts of that.
+
     Raises:
         InputError: the panel has too few pairs that the tokenizer keeps minimal edits, or a position of the settings is
             outside a prompt, names a site twice, or comes before all differences.
     """
     sites, read = candidate_sites(lm, protocol), read_sites(lm, protocol)
     counts: dict[str, Any] = {"minimum_gap": protocol.minimum_gap}
-    splits = {}
+    splits: dict[str, Split] = {}
     for name in SPLITS:
+        of = drawn_from(task, name)[1]
+        if of in splits:
+            counts[name], splits[name] = counts[of], splits[of]
+            continue
         try:
             drawn = draw_pairs(task, lm, name, getattr(protocol.pairs, name), seed, sources)
         except UnsupportedModel as error:

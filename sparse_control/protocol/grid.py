@@ -101,6 +101,10 @@ def templated(settings: Settings, arguments: Mapping[str, Any]) -> Settings:
 
 def _nothing(protocol: ProtocolSettings) -> str:
     conditions = ", ".join(protocol.conditions)
+    for selector in protocol.selectors:
+        of = SELECTORS[selector].tasks if selector in SELECTORS else None
+        if of and not set(of) & set(protocol.tasks):
+            return f"selector {selector} is measured on {', '.join(of)} alone, not on {', '.join(protocol.tasks)}"
     if all(selector in SELECTORS and SELECTORS[selector].baseline for selector in protocol.selectors):
         names = ", ".join(protocol.selectors)
         return f"condition {conditions} of {names}: baselines have directions of the fitting split; use F"
@@ -111,12 +115,13 @@ def studies(protocol: ProtocolSettings) -> list[tuple[str, str, str]]:
     """Every (task, selector, condition) of the settings, in the order in which they are measured.
 
     Where the pairs of a task have one orientation, an oriented rule is the mean as it is, and not measured twice. An
-    intervention given as a file has vectors of its own, so that it is not measured with each pair's contrast; a
-    baseline has directions of its own from the fitting split, so it is measured under F alone.
+    intervention given as a file has vectors of its own, so that it is not measured with each pair's contrast. A
+    selector is measured on the tasks and under the rules of its row in the table.
     """
     return [
         (task, selector, condition)
         for task, selector, condition in product(protocol.tasks, protocol.selectors, protocol.conditions)
         if TASKS[task].oriented or not CONDITIONS[condition].oriented
         if condition in (SELECTORS[selector].conditions if selector in SELECTORS else RULES)
+        if selector not in SELECTORS or task in (SELECTORS[selector].tasks or TASKS)
     ]

@@ -16,7 +16,7 @@ from sparse_control.files import LARGEST_TEXT, check_size, json_line, parse_json
 from sparse_control.models.identity import ModelIdentity, model_identity, model_label
 from sparse_control.protocol.given import GivenFile
 from sparse_control.protocol.grid import WHICH, studies
-from sparse_control.protocol.panels import PanelSources, panel_source
+from sparse_control.protocol.panels import PanelSources, drawn_from, panel_source
 from sparse_control.records.paths import STUDY, replaced_file, replaced_folder
 from sparse_control.records.six_axis import RecordKey, record_sha256
 from sparse_control.settings import Settings
@@ -63,7 +63,9 @@ class Origin:
 
     def panels(self, task: str) -> dict[str, str]:
         """Where the prompts of a task's records come from, as they say it."""
-        return {name: panel_source(of, self.sources) for name, of in (("pairs", task), ("off_target", "off_target"))}
+        said = {name: panel_source(of, self.sources) for name, of in (("pairs", task), ("off_target", "off_target"))}
+        of = drawn_from(task, "fit")[0]
+        return said if of == task else said | {"same_panel": of}
 
     def file_of(self, selector: str) -> GivenFile | None:
         """The file that has the intervention; None where it is selected."""

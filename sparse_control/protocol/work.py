@@ -16,7 +16,7 @@ from sparse_control.protocol.effects import first_order_effects, measured_effect
 from sparse_control.protocol.gate import candidate_sites, stream_sites
 from sparse_control.protocol.given_record import SHARES
 from sparse_control.protocol.grid import studies
-from sparse_control.protocol.panels import SPLITS
+from sparse_control.protocol.panels import SPLITS, drawn_from
 from sparse_control.protocol.panels.offtarget import OffTargetPrompt
 from sparse_control.protocol.panels.pair import Pair
 from sparse_control.protocol.prompts import MAXIMUM_ROWS
@@ -135,13 +135,19 @@ class Item:
     work: Work
 
 
-def reading_work(protocol: ProtocolSettings, splits: Mapping[str, Batch], n_sites: int) -> Work:
-    """What all records of one (task, seed) share: both sides of every pair, and the effect columns."""
+def reading_work(task: str, splits: Mapping[str, Batch]) -> Work:
+    """Both sides of every pair of one (task, seed), read once for all its records."""
     work = Work()
-    for split in splits.values():
-        work += split.reading() + split.reading()  # source and target
-    fit, check = splits["fit"], min(protocol.effects_check, n_sites)
-    return work + fit.differentiating() + fit.patching(n_sites if protocol.effects == "measured" else check)
+    for name, split in splits.items():
+        if drawn_from(task, name)[1] == name:
+            work += split.reading() + split.reading()  # source and target
+    return work
+
+
+def effects_work(protocol: ProtocolSettings, fit: Batch, n_sites: int) -> Work:
+    """The effect columns of one fitting split, which all records of it share."""
+    checked = n_sites if protocol.effects == "measured" else min(protocol.effects_check, n_sites)
+    return fit.differentiating() + fit.patching(checked)
 
 
 def choosing_work(
@@ -153,7 +159,7 @@ def choosing_work(
         return fit.patching(2 * len(SHARES)) + fit.patching(1) + reuse.patching(2 * len(SHARES))
     if SELECTORS[selector].baseline:
         return _searching(protocol, selector, fit, reuse, n_stream)
-    k = min(protocol.support_size, n_sites)
+    k = min(SELECTORS[selector].support_size or protocol.support_size, n_sites)
     size = n_sites if SELECTORS[selector].all_sites else k
     refitting = reuse.patching(size) if protocol.effects == "measured" else reuse.differentiating()
     work = fit.patching(1) + refitting
@@ -218,22 +224,29 @@ def planned(
     n_sites, n_stream = len(candidate_sites(lm, protocol)), len(stream_sites(lm, protocol))
     others = Batch.of([len(lm.encode(prompt.text)) for prompt in off_target], protocol.positions)
     items, grid = [Item("all", "shared", "", (), n_sites, others.reading())], studies(protocol)
+    chosen: set[tuple[str, int, str]] = set()  # (task of the fitting pairs, seed, selector) whose choice is counted
     for task in protocol.tasks:
         seeds = tuple(seed for seed in protocol.seeds_of(task) if pairs[task, seed] is not None)
+        of = drawn_from(task, "fit")[0]
         batches = [_batches(pairs[task, seed], protocol.positions) for seed in seeds]
 
         def item(selector: str, condition: str, works: list[Work]) -> Item:
             return Item(task, selector, condition, seeds, n_sites, sum(works, Work()))
 
-        items.append(item("shared", "", [reading_work(protocol, splits, n_sites) for splits in batches]))
-        chosen: set[str] = set()
+        shared = [reading_work(task, splits) for splits in batches]
+        for seed, splits in zip(seeds, batches, strict=True):
+            if (of, seed, "effects") not in chosen:
+                shared.append(effects_work(protocol, splits["fit"], n_sites))
+                chosen.add((of, seed, "effects"))
+        items.append(item("shared", "", shared))
         for selector in protocol.selectors:
             basis = (selector in SELECTORS and SELECTORS[selector].choice_of) or selector
             for condition in (named[2] for named in grid if named[:2] == (task, selector)):
                 works = [record_work(protocol, task, selector, splits, others) for splits in batches]
-                if basis not in chosen:
-                    works += [choosing_work(protocol, basis, splits, n_sites, n_stream) for splits in batches]
-                    chosen.add(basis)
+                for seed, splits in zip(seeds, batches, strict=True):
+                    if (of, seed, basis) not in chosen:
+                        works.append(choosing_work(protocol, basis, splits, n_sites, n_stream))
+                        chosen.add((of, seed, basis))
                 items.append(item(selector, condition, works))
     return items
 
@@ -260,7 +273,8 @@ def build_all_pairs(
         for seed in protocol.seeds_of(task):
             try:
                 built[task, seed] = {
-                    name: build(task, lm, name, getattr(protocol.pairs, name), seed) for name in SPLITS
+                    name: build(task, lm, name, getattr(protocol.pairs, drawn_from(task, name)[1]), seed)
+                    for name in SPLITS
                 }
             except UnsupportedModel:
                 built[task, seed] = None

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from sparse_control.files import read_yaml
-from sparse_control.records.base import Name, Record, validate
+from sparse_control.records.base import Count, Name, Record, validate
 from sparse_control.records.paths import PAPER
 from sparse_control.records.six_axis import Condition
 
@@ -18,6 +18,7 @@ class PublishedFigure(Record):
     selector: Name | None = None  # where it is not the document's usual one
     printed: Name | None = None  # the cell as printed
     note: Name | None = None  # what stands there instead of a number, or beside it
+    seeds: Count | None = None  # where they are fewer than those of the task's other figures
 
 
 class Published(Record):

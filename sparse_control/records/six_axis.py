@@ -93,6 +93,8 @@ class Panels(Record):
 
     pairs: Name  # of the task's pairs
     off_target: Name  # of the preservation axis
+    # the task whose fitting pairs are fitting and evaluation pairs here; null where the two are apart
+    same_panel: Name | None = Field(default=None, exclude_if=lambda task: task is None)
 
 
 class Effects(Record):

@@ -128,6 +128,7 @@ def with_count(value: Callable[[Row], str], count: Callable[[Row], str], heading
 
 NAMES = {
     "ioi": "IOI",
+    "ioi_same_panel": "IOI (same panel)",
     "sentiment": "Sentiment",
     "refusal": "Refusal",
     "mcqa_stem": "MCQA STEM",
@@ -136,6 +137,7 @@ NAMES = {
     "coverage_driver": "Coverage-Driver",
     "driver_omp": "Driver-OMP",
     "driver_omp_remeasured": "Driver-OMP, re-measured",
+    "coverage_driver_k8": "Coverage-Driver, k = 8",
     "diff_in_means": "difference in means",
     "diff_in_means_all": "difference in means, all layers",
     "pca": "first principal direction",

@@ -39,7 +39,7 @@ from sparse_control.tables.table import Table, mean_of_known
 
 SECTION = "Six-axis protocol, What every axis needs"
 ORDER = (
-    *("driver_omp", "coverage_driver", "driver_omp_remeasured"),
+    *("driver_omp", "coverage_driver", "driver_omp_remeasured", "coverage_driver_k8"),
     *("diff_in_means", "diff_in_means_all", "pca", "probe", "ablate"),
     *("top_k", "random_support", "random_direction", "all_sites"),
 )

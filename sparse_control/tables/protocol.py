@@ -140,7 +140,7 @@ def every_axis(seeds: Seeds) -> dict[str, Any]:
 
 # --- a table an axis ------------------------------------------------------------------------------------------------
 
-MAIN = ("driver_omp", "coverage_driver")
+MAIN = ("driver_omp", "coverage_driver", "coverage_driver_k8")
 
 
 def main_selectors(rows: list[Row]) -> list[Row]:
@@ -168,8 +168,8 @@ def _axis(name: str, *, title: str, caption: str, columns: tuple[Column, ...]) -
         name=name,
         title=title,
         caption=(
-            f"{caption} Shown: the two selectors; the .csv has the controls too, and table Selectors and controls "
-            "compares them."
+            f"{caption} Shown: the two selectors, and Coverage-Driver with 8 sites where it was measured; the .csv has "
+            "the controls too, and table Selectors and controls compares them."
         ),
         section=f"Six-axis protocol, {title}",
         group="protocol",

@@ -68,6 +68,8 @@ def broken_numbers(record: Measurement) -> Iterator[str]:
         gaps = [target - source for source, target in zip(part.source, part.target, strict=True)]
         if min(gaps) < gate.minimum_gap:
             yield f"{name}: a pair has a gap of {min(gaps)}, but the gate keeps those of {gate.minimum_gap} or more"
+    if record.panels is not None and record.panels.same_panel is not None and gate.evaluate != gate.fit:
+        yield f"gate.evaluate: {gate.evaluate}, but the evaluation pairs are those of gate.fit, {gate.fit}"
     if 0 in evaluate.doses and evaluate.at_dose(0) != evaluate.source:  # bit for bit
         yield "evaluate.patched: at dose 0 other than source"
     yield from _sites(record)
@@ -126,15 +128,21 @@ def _steps(end: Endpoint, feedback: Feedback) -> Iterator[str]:
 
 
 def _shared(records: Iterable[Measurement]) -> tuple[Status, str]:
-    """Whatever the selector and direction rule, a task and seed has the same pairs, and margins without a patch."""
+    """Whatever the selector and direction rule, a task and seed has the same pairs, and margins without a patch.
+
+    Whatever the direction rule, a selector chooses the same, and for a "same panel" task what it chose for the task
+    whose fitting pairs that has.
+    """
     seen: dict[tuple[Any, ...], dict[str, tuple[RecordKey, Any]]] = {}
     for record in records:
         if not record.supported:
             continue
         provenance = record.provenance
-        at = record.task, record.seed, record.panels, provenance.params_sha256, provenance.code_sha256
-        for values in (_drawn(record), _unpatched(record), _candidates(record)):
-            first, expected = seen.setdefault(_hashable((*at, *values)), (record.key, values))
+        made = record.seed, provenance.params_sha256, provenance.code_sha256
+        at = record.task, record.panels, *made
+        for values in (_drawn(record), _unpatched(record), _candidates(record), _chosen(record)):
+            shared = (_fitted_on(record), record.selector, *made) if values.keys() & {"support"} else at
+            first, expected = seen.setdefault(_hashable((*shared, *values)), (record.key, values))
             for name, value in values.items():
                 if value != expected[name]:
                     return "FAIL", f"{name} differs between {first} and {record.key}; measure them again together"
@@ -159,6 +167,20 @@ def _unpatched(record: Measurement) -> dict[str, Any]:
     parts = {"evaluate": record.evaluate, "reuse": record.reuse}
     read = {f"{part}.{name}": getattr(one, name) for part, one in parts.items() for name in ("source", "target")}
     return {own + name: value for name, value in (read | {name: getattr(record, name) for name in SHARED}).items()}
+
+
+def _fitted_on(record: Measurement) -> tuple[str | None, ...]:
+    """The task whose fitting pairs a record's intervention is of, and where its prompts come from."""
+    panels = record.panels
+    return (record.task, None) if panels is None else (panels.same_panel or record.task, panels.pairs)
+
+
+def _chosen(record: Measurement) -> dict[str, Any]:
+    """What is decided on the fitting split; of a given intervention nothing is, and its controls are drawn anew."""
+    if record.origin is not None:
+        return {}
+    chosen = {name: getattr(record, name) for name in ("support", "strengths", "selection")}
+    return chosen | {"gate.fit": record.gate.fit}
 
 
 def _candidates(record: Measurement) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from sparse_control.errors import InputError
-from sparse_control.protocol.grid import restricted, templated
+from sparse_control.protocol.grid import restricted, studies, templated
 from sparse_control.protocol.stored import Origin
 from sparse_control.settings import load_settings
 
@@ -20,6 +20,13 @@ def test_only_what_is_asked_for_changes():
     assert protocol.seeds_of("ioi") == protocol.seeds_of("refusal") == [9, 0]
     assert protocol.model_dump(exclude=WHICH) == SETTINGS.protocol.model_dump(exclude=WHICH)
     assert asked.model_dump(exclude={"protocol"}) == SETTINGS.model_dump(exclude={"protocol"})
+
+
+def test_a_selector_is_measured_on_the_tasks_of_its_row():
+    of = [study[::2] for study in studies(SETTINGS.protocol) if study[1] == "coverage_driver_k8"]
+    assert of == [("sentiment", "P"), ("sentiment", "F")]
+    with pytest.raises(InputError, match="coverage_driver_k8 is measured on sentiment alone, not on ioi, refusal"):
+        restricted(SETTINGS, tasks=["ioi", "refusal"], selectors=["coverage_driver_k8"])
 
 
 def test_nothing_asked_for_is_the_preset():

@@ -19,6 +19,7 @@ from sparse_control.protocol.panels import (
     check_splits,
     cue,
     draw_pairs,
+    drawn_from,
     ioi,
     off_target_panel,
     panel_source,
@@ -42,8 +43,9 @@ def test_pairs_are_minimal_edits(task, split):
     assert len({pair.id for pair in pairs}) == 24
     for pair in pairs:
         assert len(pair.source_ids) == len(pair.target_ids)
-        assert len(pair.positions) in {"ioi": [1], "refusal": [1], "sentiment": [2], "mcqa_cue": [2]}.get(task, [2, 4])
-        assert (pair.task, pair.split) == (task, split)
+        edits = {"ioi": [1], "refusal": [1], "sentiment": [2], "mcqa_cue": [2]}.get(pair.task, [2, 4])
+        assert len(pair.positions) in edits
+        assert (pair.task, pair.split) == drawn_from(task, split)
         assert max(pair.positions) < len(pair.source_ids) - 1
         assert not set(pair.source_answer_ids) & set(pair.target_answer_ids)
 
@@ -51,6 +53,17 @@ def test_pairs_are_minimal_edits(task, split):
 @pytest.mark.parametrize("task", TASKS)
 def test_splits_share_nothing(task):
     check_splits(task)
+
+
+def test_the_same_panel_is_evaluated_on_the_fitting_pairs_and_reused_on_unseen_ones():
+    ids = {
+        (task, split): [pair.id for pair in build_pairs(task, WordTokenizer(), split, 12, 5)]
+        for task in ("ioi", "ioi_same_panel")
+        for split in SPLITS
+    }
+    assert ids["ioi_same_panel", "fit"] == ids["ioi_same_panel", "evaluate"] == ids["ioi", "fit"]
+    assert ids["ioi_same_panel", "reuse"] == ids["ioi", "reuse"]
+    assert all(name.startswith("ioi/fit/") for name in ids["ioi_same_panel", "evaluate"])
 
 
 @pytest.mark.parametrize("panel", [ioi, sentiment, refusal, cue])

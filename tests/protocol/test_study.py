@@ -18,8 +18,10 @@ from sparse_control.protocol.panels import PanelSources
 from sparse_control.protocol.patching import patched
 from sparse_control.protocol.selectors.table import SELECTORS
 from sparse_control.protocol.splits import Split
+from sparse_control.records.paths import ModelPaths
 from sparse_control.records.six_axis_files import read_all_measurements, read_measurements
 from sparse_control.settings import load_settings
+from sparse_control.verify.six_axis import broken_numbers, six_axis_checks
 from tests.support.pairs import make_pairs, plain_margin
 from tests.support.tiny import save_tiny, tiny_model
 from tests.support.tiny_study import PARAMS, tiny_studies
@@ -67,7 +69,7 @@ def test_records_follow_the_schema(tiny, tmp_path, selector, condition, effects)
     for record in records:
         assert record.supported and record.effects.kind == effects
         assert len(record.feedback.endpoints) == 8
-        assert len(record.support) <= 4 or selector == "all_sites"
+        assert len(record.support) <= (SELECTORS[selector].support_size or 4) or selector == "all_sites"
         spared = record.preservation
         assert spared.kl_by_dose[record.evaluate.doses.index(0.0)] == [0.0] * len(spared.prompts)
         for row, dose in zip(spared.kl_by_dose, record.evaluate.doses, strict=True):
@@ -353,6 +355,34 @@ def test_selectors_and_conditions_of_a_seed_share_its_work(computed, tmp_path, m
         for condition in ("P", "F"):
             run(tmp_path, selector=selector, condition=condition)
     assert calls == [("ioi", 0), ("ioi", 1)]
+
+
+def test_the_same_panel_has_the_choice_of_the_task_and_its_own_readouts(computed, tmp_path, monkeypatch):
+    """Chosen once for both tasks; evaluated on the fitting pairs, which the record says and `verify` holds it to."""
+    effects = []
+    inner = fitting.effect_columns
+    monkeypatch.setattr(fitting, "effect_columns", lambda *args: effects.append(args) or inner(*args))
+    asked = settings(seeds=[0], tasks=["ioi", "ioi_same_panel"])
+    for task, condition in product(asked.protocol.tasks, ("P", "F")):
+        run(tmp_path, task=task, condition=condition, settings=asked)
+    assert len(effects) == 1
+    records = read_all_measurements(tmp_path)
+    held_out, same = (record for record in records if record.condition == "P")
+    fit = [pair for pair in make_pairs(4, first=0) if pair.id in same.evaluate.pairs]  # the gate drops the others
+    assert same.task == "ioi_same_panel" and same.panels.same_panel == "ioi" and held_out.panels.same_panel is None
+    assert len(fit) == same.gate.fit.kept and not set(same.evaluate.pairs) & set(held_out.evaluate.pairs)
+    plain = [plain_margin(tiny_model(), pair) for pair in fit]
+    assert same.evaluate.source == pytest.approx(plain, rel=1e-5) and same.gate.evaluate == same.gate.fit
+    assert (same.support, same.strengths, same.selection) == (held_out.support, held_out.strengths, held_out.selection)
+    assert same.reuse.refit == held_out.reuse.refit and same.evaluate.patched != held_out.evaluate.patched
+    checked = ModelPaths(tmp_path, "tiny-llama")
+    assert {check.status for check in six_axis_checks(checked, records)} == {"ok"}
+    other = same.model_copy(update={"strengths": [2 * strength for strength in same.strengths]})
+    (failed,) = [c for c in six_axis_checks(checked, [held_out, other]) if c.status == "FAIL"]
+    assert failed.detail.startswith("strengths differs between ioi.driver_omp.P seed 0")
+    counts = other.gate.model_copy(update={"fit": held_out.gate.fit.model_copy(update={"built": 5})})
+    assert any("evaluation pairs are those of gate.fit" in text for text in broken_numbers(
+        same.model_copy(update={"gate": counts})))  # fmt: skip
 
 
 def test_contexts_beyond_the_memory_allowed_are_read_again(computed, tmp_path, monkeypatch):

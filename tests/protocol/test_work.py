@@ -144,6 +144,25 @@ def test_what_may_stop_early_is_bounded(lm, effects):
     assert lower.forwards < counted[0] <= upper.forwards and lower.tokens < counted[1] <= upper.tokens
 
 
+def test_the_same_panel_shares_choices_and_a_selector_may_want_more_sites(lm):
+    tasks, which = ["ioi", "ioi_same_panel", "sentiment"], {"conditions": ["P"], "selectors": ["driver_omp"]}
+    settings = protocol(tasks=tasks, **which)
+    fitting = Fitting(lm, settings)
+    with counting(lm) as counted:
+        for task in tasks[:2]:
+            record_sections(fitting, RecordKey(lm.name, task, "driver_omp", "P", 2))
+    work = most(lm, protocol(tasks=tasks[:2], **which))
+    assert tuple(counted) == (work.forwards, work.tokens)
+    eight = protocol(tasks=tasks, conditions=["P"], selectors=["coverage_driver_k8"], effects="measured")
+    found = [item for item in planned(lm, eight, build_all_pairs(lm, eight, pairs), OTHERS) if item.task != "all"]
+    (item,) = [item for item in found if item.selector == "coverage_driver_k8"]
+    plain = protocol(tasks=["sentiment"], conditions=["P"], selectors=["coverage_driver"], effects="measured")
+    other = planned(lm, plain, build_all_pairs(lm, plain, pairs), OTHERS)[-1]
+    assert item.task == "sentiment" and item.work.readouts - other.work.readouts == 3 * (8 - 3)
+    sections = record_sections(Fitting(lm, eight), RecordKey(lm.name, "sentiment", "coverage_driver_k8", "P", 2))
+    assert len(sections["support"]) == 8
+
+
 def test_several_seeds_and_tasks(lm):
     which = {"tasks": ["ioi", "sentiment"], "seeds": [0, 1], "task_seeds": {"ioi": [0, 1, 2]}}
     settings = protocol(**which, conditions=["P"], selectors=["driver_omp", "coverage_driver"])

@@ -16,7 +16,7 @@ from sparse_control.records.six_axis import Measurement
 from sparse_control.tables.parts import all_tables
 from sparse_control.tables.protocol import NOT_SUPPORTED
 from sparse_control.tables.registry import TABLES
-from sparse_control.tables.table import cell_text
+from sparse_control.tables.table import cell_text, rows_of
 from tests.support.measured_iss import LAYERS
 from tests.support.measured_root import measurement
 from tests.support.tables import of_model, only
@@ -210,7 +210,31 @@ def test_published_figures_are_those_of_the_source_document(frames):
     assert only(frame, **at)["published"] == "1.031" and only(frame, **at)["ours"] is None
     hits = only(frame, source_table="feedback", task="ioi", condition="P", statistic="hits")
     assert hits["published"] == "24/24" and hits["selector"] == "driver_omp" and hits["ours_of"] == 12
-    assert len(frame) == sum(map(len, read_published(PROJECT)["tables"].values()))
+    assert len(frame[frame["variant"].isna()]) == sum(map(len, read_published(PROJECT)["tables"].values()))
+
+
+def test_variants_of_the_source_document_are_beside_its_figures(records):
+    """IOI on the fitting pairs, feedback over seeds 0 to 2, and Sentiment with 8 sites at a fixed dose."""
+    rows = [measurement("ioi", seed=seed) for seed in range(4)]
+    rows += [measurement("ioi", "driver_omp", seed=seed) for seed in range(4)]
+    rows += [measurement("ioi_same_panel", seed=seed) for seed in range(2)]
+    rows += [measurement("sentiment", "coverage_driver_k8", seed=seed) for seed in range(2)]
+    measured = tuple(validate(Measurement, row, "a record") for row in rows)
+    frame = TABLES["published"].frame(of_model(six_axis=measured, published=records.published))
+    reach = {"source_table": "reachability", "condition": "P", "statistic": "passes_0.40"}
+    same = only(frame, **reach, task="ioi_same_panel")
+    assert (same["variant"], same["published"], same["ours_of"]) == ("same panel", "10/10", 2)
+    assert only(frame, **reach, task="ioi")["ours_of"] == 4
+    hits = only(frame, source_table="feedback", task="ioi", condition="P", statistic="hits")
+    assert (hits["first_seeds"], hits["ours_of"]) == (3, 12), "four targets, of seeds 0 to 2 alone"
+    fixed = only(frame, source_table="reuse", task="sentiment", selector="coverage_driver_k8")
+    assert (fixed["statistic"], fixed["published"], fixed["variant"]) == ("frozen_mean", "1.03", "k = 8, fixed dose")
+    recovered = over_seeds.reuse([(s.source, s.target, s.refit, s.frozen) for s in (r.reuse for r in measured[-2:])])
+    assert fixed["ours"] == recovered["frozen_mean"] != recovered["refit_mean"]
+    shown = TABLES["published"].printed(rows_of(frame))
+    assert {row["task"] for row in shown} == {"ioi", "ioi_same_panel", "sentiment"}, "no row without a figure of ours"
+    of_same_panel = [row["statistic"] for row in rows_of(frame) if row["task"] == "ioi_same_panel"]
+    assert "frozen_mean" in of_same_panel and "refit_mean" not in of_same_panel
 
 
 def test_published_never_feeds_ours(records, toy):

@@ -1,7 +1,7 @@
 """Minimal-edit pairs per task, and the off-target panel: the project's own texts, or files of the reader's."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,8 +17,8 @@ from sparse_control.seeds import stream
 
 __all__ = [
     "OFF_TARGET", "SPLITS", "TASKS", "Draft", "Draw", "OffTargetPrompt", "Pair", "PanelSources", "build_pair",
-    "build_pairs", "check_pairs", "check_splits", "draw_pairs", "load_mmlu", "load_xstest", "off_target_panel",
-    "panel_source",
+    "build_pairs", "check_pairs", "check_splits", "draw_pairs", "drawn_from", "load_mmlu", "load_xstest",
+    "off_target_panel", "panel_source",
 ]  # fmt: skip
 
 
@@ -32,6 +32,8 @@ class Panel:
         file: which of `PanelSources` stands in for the own texts; None: none does.
         oriented: whether the orientation of its pairs is drawn at random; else all have one, and the same sign.
         subjects: (split, sources) -> subjects that the off-target panel may not hold; None: it has none.
+        same_panel_as: the task whose pairs it has, and whose fitting pairs are its evaluation pairs too ("same panel"
+            in the source document); None: all its splits are apart.
     """
 
     plan: Callable[[str, int, np.random.Generator, PanelSources, Any], Plan]
@@ -39,6 +41,7 @@ class Panel:
     file: str | None = None
     oriented: bool = True
     subjects: Callable[[str, PanelSources], set[str]] | None = None
+    same_panel_as: str | None = None
 
 
 def _own(module: Any, oriented: bool = True) -> Panel:
@@ -78,6 +81,7 @@ def _refusal_units(split: str, sources: PanelSources, encoder: Any) -> dict[str,
 
 TASKS = {
     "ioi": _own(ioi),
+    "ioi_same_panel": replace(_own(ioi), same_panel_as="ioi"),
     "sentiment": _own(sentiment, oriented=False),
     "refusal": Panel(_refusal_plan, _refusal_units, "xstest", oriented=False),
     "mcqa_humanities": _mcqa("mcqa_humanities", "humanities"),
@@ -90,6 +94,18 @@ def _panel(task: str) -> Panel:
     if task not in TASKS:
         raise InputError(f"unknown task {task!r}; there are: {', '.join(TASKS)}")
     return TASKS[task]
+
+
+def drawn_from(task: str, split: str) -> tuple[str, str]:
+    """The task and split that a split's pairs are of: its own, or of a "same panel" task those it is evaluated on.
+
+    Whatever is decided on the fitting split is the same for a "same panel" task and the task it has its pairs of.
+
+    Raises:
+        InputError: unknown task.
+    """
+    other = _panel(task).same_panel_as
+    return (task, split) if other is None else (other, "fit" if split == "evaluate" else split)
 
 
 def panel_source(task: str, sources: PanelSources = PanelSources()) -> str:
@@ -109,12 +125,14 @@ def panel_source(task: str, sources: PanelSources = PanelSources()) -> str:
 def draw_pairs(task: str, encoder: Any, split: str, n: int, seed: int, sources: PanelSources = PanelSources()) -> Draw:
     """Draw and check pairs of one split; the splits of a task share no template, name, word, question or prompt.
 
+    Of a "same panel" task the evaluation pairs are the fitting pairs, and say so in their ids.
+
     Args:
         task: a key of `TASKS`.
         encoder: a `LanguageModel` or tokenizer.
         split: `fit`, `evaluate` or `reuse`.
         n: number of pairs; there are fewer where the tokenizer breaks too many, and with XSTest.
-        seed: the draw uses the stream (seed, task, split, "pairs").
+        seed: the draw uses the stream (seed, task, split, "pairs"), of the task and split of `drawn_from`.
         sources: files that stand in for the project's own texts.
 
     Raises:
@@ -126,6 +144,7 @@ def draw_pairs(task: str, encoder: Any, split: str, n: int, seed: int, sources: 
         raise InputError(f"unknown split {split!r}; there are: {', '.join(SPLITS)}")
     if isinstance(n, bool) or not isinstance(n, int) or n < 1:
         raise InputError(f"{task}: split {split}: number of pairs must be a whole number from 1, got {n!r}")
+    task, split = drawn_from(task, split)
     plan = panel.plan(split, n, stream(seed, task, split, "pairs"), sources, encoder)
     return draw(encoder, task, split, n, plan, panel_source(task, sources))
 

@@ -51,6 +51,8 @@ class Selector:
         baseline: whether it has a direction of the residual stream of its own, whatever effect columns say. Then the
             direction rule is that of the fitting split.
         conditions: the direction rules it is measured under; of a baseline F alone.
+        tasks: the tasks it is measured on; None: all.
+        support_size: sites wanted; None: as many as the settings say.
         replaces: whether it replaces what lies along its direction, so that there is no strength to choose.
         remeasures: whether effects are measured again after each choice.
         all_sites: whether it takes every candidate, however many sites are wanted.
@@ -65,6 +67,8 @@ class Selector:
     baseline: bool = False
     replaces: bool = False
     conditions: tuple[str, ...] = ("P", "F", "O")
+    tasks: tuple[str, ...] | None = None
+    support_size: int | None = None
     remeasures: bool = False
     all_sites: bool = False
     draws: bool = False
@@ -125,18 +129,26 @@ _DRIVER_OMP = Selector(
     refit=_least_squares,
 )
 
+_COVERAGE_DRIVER = Selector(
+    description="greedy cover of the pairs' gaps, one common strength",
+    select=lambda fit: (coverage_driver(fit.columns, fit.gap, fit.support_size),),
+    refit=lambda fit: np.full(fit.columns.shape[1], common_strength(fit.columns, fit.gap)),
+)
+
 SELECTORS = {
     "driver_omp": _DRIVER_OMP,
-    "coverage_driver": Selector(
-        description="greedy cover of the pairs' gaps, one common strength",
-        select=lambda fit: (coverage_driver(fit.columns, fit.gap, fit.support_size),),
-        refit=lambda fit: np.full(fit.columns.shape[1], common_strength(fit.columns, fit.gap)),
-    ),
+    "coverage_driver": _COVERAGE_DRIVER,
     "driver_omp_remeasured": Selector(
         description="driver_omp with effects measured again after each choice",
         select=_omp_remeasured,
         refit=_least_squares_remeasured,
         remeasures=True,
+    ),
+    "coverage_driver_k8": replace(
+        _COVERAGE_DRIVER,
+        description="coverage_driver with 8 sites, the source document's k = 8 of Sentiment",
+        tasks=("sentiment",),
+        support_size=8,
     ),
     "diff_in_means": _baseline("the mean contrast of one layer", baselines.diff_in_means),
     "diff_in_means_all": _baseline("the mean contrast of one layer, at every layer", baselines.diff_in_means_all),
