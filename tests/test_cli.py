@@ -490,7 +490,7 @@ def test_six_axis_hands_on_what_is_asked_for(run, given_flow, tmp_path):
 @pytest.mark.parametrize(
     "options, words",
     [
-        (["--task", "mmlu"], ["task must be one of ioi, sentiment", "'mmlu'"]),
+        (["--task", "mmlu"], ["task must be one of ioi, ioi_same_panel, sentiment", "'mmlu'"]),
         (["--selector", "driver"], ["selector must be one of driver_omp", "'driver'"]),
         (["--layer", "3"], ["--layer: says how --intervention FILE is read"]),
         (["--strength", "fit"], ["--strength: says how --intervention FILE is read"]),

@@ -108,6 +108,10 @@ def _nothing(protocol: ProtocolSettings) -> str:
     if all(selector in SELECTORS and SELECTORS[selector].baseline for selector in protocol.selectors):
         names = ", ".join(protocol.selectors)
         return f"condition {conditions} of {names}: baselines have directions of the fitting split; use F"
+    known = [SELECTORS[selector].conditions if selector in SELECTORS else RULES for selector in protocol.selectors]
+    rules = [rule for rule in CONDITIONS if any(rule in rules for rules in known)]
+    if not set(rules) & set(protocol.conditions):
+        return f"condition {conditions} of {', '.join(protocol.selectors)} is not measured; use {' or '.join(rules)}"
     return f"condition {conditions} of {', '.join(protocol.tasks)} is F, as their pairs have one orientation; use F"
 
 

@@ -29,6 +29,17 @@ def test_a_selector_is_measured_on_the_tasks_of_its_row():
         restricted(SETTINGS, tasks=["ioi", "refusal"], selectors=["coverage_driver_k8"])
 
 
+def test_a_selector_is_measured_under_the_rules_of_its_row():
+    rules = {name: set() for name in SETTINGS.protocol.selectors}
+    for task, selector, condition in studies(SETTINGS.protocol):
+        if task == "ioi":
+            rules[selector].add(condition)
+    assert rules["all_sites"] == rules["driver_omp_remeasured"] == {"P", "F"}
+    assert rules["driver_omp"] == rules["random_support"] == {"P", "F", "O"} and rules["probe"] == {"F"}
+    with pytest.raises(InputError, match="condition O of all_sites, probe is not measured; use P or F"):
+        restricted(SETTINGS, selectors=["all_sites", "probe"], conditions=["O"])
+
+
 def test_nothing_asked_for_is_the_preset():
     assert restricted(SETTINGS) is SETTINGS
     assert restricted(SETTINGS, tasks=["ioi"]).protocol.seeds_of("ioi") == SETTINGS.protocol.seeds_of("ioi")

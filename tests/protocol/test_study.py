@@ -530,7 +530,7 @@ def test_where_there_is_one_orientation_the_oriented_mean_is_the_mean():
     """And is not measured twice."""
     protocol = load_settings(PARAMS, "paper").protocol.model_copy(update={"conditions": ["F", "O"]})
     assert {task for task, _, condition in studies(protocol) if condition == "O"} == {
-        "ioi", "mcqa_humanities", "mcqa_stem", "mcqa_cue",
+        "ioi", "ioi_same_panel", "mcqa_humanities", "mcqa_stem", "mcqa_cue",
     }  # fmt: skip
     assert {task for task, _, condition in studies(protocol) if condition == "F"} == set(protocol.tasks)
     with pytest.raises(InputError, match="condition O of sentiment, refusal is F"):
@@ -582,7 +582,7 @@ def test_a_gated_split_is_the_split_of_the_pairs_kept():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"task": "arithmetic"}, "task must be one of ioi, sentiment, .*got 'arithmetic'"),
+        ({"task": "arithmetic"}, "task must be one of ioi, .*sentiment, .*got 'arithmetic'"),
         ({"selector": "best"}, "selector must be one of .*got 'best'"),
         ({"condition": "p"}, "condition must be one of P, F, O, got 'p'"),
     ],

@@ -50,7 +50,8 @@ class Selector:
         refit: strengths (k,) of a fixed support on other pairs (axis 6); a site without effect there gets 0.
         baseline: whether it has a direction of the residual stream of its own, whatever effect columns say. Then the
             direction rule is that of the fitting split.
-        conditions: the direction rules it is measured under; of a baseline F alone.
+        conditions: the direction rules it is measured under; of a baseline F alone, and without O of the two whose
+            records cost most.
         tasks: the tasks it is measured on; None: all.
         support_size: sites wanted; None: as many as the settings say.
         replaces: whether it replaces what lies along its direction, so that there is no strength to choose.
@@ -142,6 +143,7 @@ SELECTORS = {
         description="driver_omp with effects measured again after each choice",
         select=_omp_remeasured,
         refit=_least_squares_remeasured,
+        conditions=("P", "F"),
         remeasures=True,
     ),
     "coverage_driver_k8": replace(
@@ -174,6 +176,7 @@ SELECTORS = {
         description="control: every candidate site, one common strength",
         select=_all_sites,
         refit=_common,
+        conditions=("P", "F"),
         all_sites=True,
     ),
     "random_direction": replace(
