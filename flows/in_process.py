@@ -9,6 +9,7 @@ from prefect.settings import PREFECT_API_URL
 
 from flows.interrupt import interruptible
 from flows.server import temporary_server
+from sparse_control.code_hash import code_closure
 
 
 def run_in_process(started: Flow, parameters: dict[str, Any]) -> dict[str, Any]:
@@ -31,4 +32,5 @@ def run_in_process(started: Flow, parameters: dict[str, Any]) -> dict[str, Any]:
 
 def run_as_flow(name: str, function: Callable[..., dict[str, Any]], parameters: dict[str, Any]) -> dict[str, Any]:
     """Run a function of checked parameters as a flow of this name; otherwise as `run_in_process`."""
+    code_closure(function.__module__)  # kept: Python 3.11 fails where two threads parse sources, as Prefect's also do
     return run_in_process(flow(function, name=name, persist_result=False, validate_parameters=False), parameters)

@@ -1,7 +1,6 @@
 """Six-axis protocol: one study per (task, selector, condition), one record per seed."""
 
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import click
@@ -14,7 +13,7 @@ from flows.reports import tables_artifact
 from sparse_control.models.identity import model_identity
 from sparse_control.protocol.given import GivenFile
 from sparse_control.protocol.grid import restricted, studies, templated
-from sparse_control.protocol.panels import PanelSources
+from sparse_control.protocol.panels import PairFile, PanelSources
 from sparse_control.protocol.stored import Survey, said, survey
 from sparse_control.records.lock import root_lock
 from tasks.six_axis import STUDY, record, study
@@ -25,8 +24,7 @@ NAME = "six-axis"
 
 def measure(
     run: Run,
-    mmlu: Path | None = None,
-    xstest: Path | None = None,
+    sources: PanelSources = PanelSources(),
     replace: bool = False,
     given: tuple[GivenFile, ...] = (),
 ) -> dict[str, Any]:
@@ -35,7 +33,7 @@ def measure(
     Measures every study that the settings ask for; unchanged studies whose files are whole are skipped.
 
     Args:
-        mmlu, xstest: MMLU's folder and XSTest's file, in place of the project's own texts.
+        sources: files in place of the project's own texts, and pairs from a file, which the settings have as a task.
         replace: whether records that are asked for and were measured with other settings, code or model files are
             measured again; the old ones are moved to `replaced/` of the root. Without it such a run is refused.
         given: interventions from files, whose names the settings have among their selectors.
@@ -43,14 +41,14 @@ def measure(
     Returns, Raises: as `flows.official_iss.measure`.
     """
     with root_lock(run.root, wait=run.wait):
-        found = survey(run.root, run.settings, PanelSources(mmlu, xstest), given)
+        found = survey(run.root, run.settings, sources, given)
         if not replace:
             found.refuse()
         for line in said(found, run.root):
             click.echo(f"{run.flow}: {line}", err=True)
         with started_runners(run.dask, run.workers, run.root, STUDY) as runners:
             progress = Progress(run.flow, runners)
-            receipts = progress.run(_studies(run, {"mmlu": mmlu, "xstest": xstest}, found, given), below=run.root)
+            receipts = progress.run(_studies(run, sources, found, given), below=run.root)
             manifest(root=str(run.root), names=files_of(receipts))
             tables_artifact(run.flow, run.root, "protocol")
     return progress.summary(run)
@@ -70,6 +68,10 @@ def six_axis(
     seeds: list[int] | None = None,
     mmlu: str | None = None,
     xstest: str | None = None,
+    pairs: str | None = None,
+    name: str | None = None,
+    last_token_only: bool = False,
+    off_target: str | None = None,
     template: dict[str, str | bool | int | float] | None = None,
     replace: bool = False,
     interventions: list[str] | None = None,
@@ -81,6 +83,8 @@ def six_axis(
 
     Args, Raises: as `flows.official_iss.official_iss` and `measure`, and
         tasks, selectors, conditions, seeds: those asked for, in place of the preset's; records of others stay.
+        mmlu, xstest, off_target: files in place of the project's own texts.
+        pairs, name, last_token_only: a file of pairs, what it is called, and how it is read.
         template: arguments of the chat template, over those of the settings.
         root: folder that gets `MODEL/six_axis/`.
         interventions, layer, row, strength: files, and how each is read; strength None is fitted.
@@ -88,20 +92,23 @@ def six_axis(
     read = {"layer": layer, "row": row, "strength": strength}
     given = tuple(GivenFile.of(resolved_path("intervention", path), **read) for path in interventions or ())
     which = {"tasks": tasks or (), "selectors": selectors or (), "conditions": conditions or (), "seeds": seeds or ()}
-    narrowed = lambda settings: templated(restricted(settings, **which, given=given), template or {})  # noqa: E731
+    files = {"mmlu": mmlu, "xstest": xstest, "off_target": off_target, "pairs": pairs}
+    paths = {key: None if path is None else resolved_path(key, path) for key, path in files.items()}
+    own = None if pairs is None else PairFile.of(paths["pairs"], name, last_token_only)
+    which |= {"given": given, "pairs": own}
+    narrowed = lambda settings: templated(restricted(settings, **which), template or {})  # noqa: E731
     run = checked_run(NAME, preset, model, root, dask, wait, workers, narrowed=narrowed)
-    files = (None if path is None else resolved_path(name, path) for name, path in (("mmlu", mmlu), ("xstest", xstest)))
-    return measure(run, *files, replace=replace, given=given)
+    return measure(run, PanelSources(**paths | {"pairs": own}), replace=replace, given=given)
 
 
-def _studies(run: Run, files: dict[str, Path | None], found: Survey, given: tuple[GivenFile, ...]) -> list[Step]:
+def _studies(run: Run, sources: PanelSources, found: Survey, given: tuple[GivenFile, ...]) -> list[Step]:
     replaced = {(key.task, key.selector, key.condition) for key in found.others}
     protocol = run.settings.protocol
     common = {
         "root": str(run.root),
         "settings": run.settings,
         "weights": model_identity(run.settings.model, run.settings.dtype).sha256,
-        **files,
+        "sources": asdict(sources),
     }
 
     def step(panel: str, selector: str, condition: str) -> Step:
@@ -125,4 +132,4 @@ def _studies(run: Run, files: dict[str, Path | None], found: Survey, given: tupl
 
         return Step(study, label, own, units)
 
-    return [step(*names) for names in studies(protocol)]
+    return [step(*names) for names in studies(protocol, sources.pairs)]

@@ -26,8 +26,7 @@ def study(
     panel: str,
     selector: str,
     condition: str,
-    mmlu: Path | None = None,
-    xstest: Path | None = None,
+    sources: dict[str, Any],
     replace: bool = False,
     intervention: dict[str, Any] | None = None,
 ) -> dict[str, str]:
@@ -35,10 +34,10 @@ def study(
     from sparse_control.protocol import study as protocol
     from sparse_control.protocol.panels import PanelSources
 
-    sources = PanelSources(mmlu, xstest)
     with exclusive(settings, weights):
         return protocol.run(
-            root=Path(root), settings=settings, task=panel, selector=selector, condition=condition, sources=sources,
+            root=Path(root), settings=settings, task=panel, selector=selector, condition=condition,
+            sources=PanelSources.from_plain(sources),
             replace=replace, given=_given(intervention),
         ).as_json()  # fmt: skip
 
@@ -57,8 +56,7 @@ def record(
     selector: str,
     condition: str,
     seed: int,
-    mmlu: Path | None = None,
-    xstest: Path | None = None,
+    sources: dict[str, Any],
     replace: bool = False,
     intervention: dict[str, Any] | None = None,
 ) -> dict[str, str]:
@@ -66,11 +64,10 @@ def record(
     from sparse_control.protocol import study as protocol
     from sparse_control.protocol.panels import PanelSources
 
-    sources = PanelSources(mmlu, xstest)
     with exclusive(settings, weights):
         return protocol.run_seed(
             root=Path(root), settings=settings, task=panel, selector=selector, condition=condition, seed=seed,
-            sources=sources, replace=replace, given=_given(intervention),
+            sources=PanelSources.from_plain(sources), replace=replace, given=_given(intervention),
         ).as_json()  # fmt: skip
 
 

@@ -17,6 +17,7 @@ import pytest
 from sparse_control import cli
 from sparse_control.commands import doctor, entry, extras, measure
 from sparse_control.errors import InputError
+from sparse_control.protocol.panels import PanelSources
 from sparse_control.records.paths import ModelPaths
 from sparse_control.settings import load_settings
 from tests.support.measured_root import build_root
@@ -24,6 +25,7 @@ from tests.support.measured_root import build_root
 PROJECT = Path(__file__).parent.parent
 EXAMPLE = PROJECT / "examples" / "score_example.json"
 INTERVENTION = PROJECT / "examples" / "intervention_example.json"
+PAIRS = PROJECT / "examples" / "pairs_example.jsonl"
 HEAVY = ("torch", "prefect", "dvc", "transformers", "sklearn", "git")
 
 
@@ -440,7 +442,7 @@ def test_a_run_hands_its_options_on(run, given_flow, tmp_path, command):
     code, out, _ = run("run", command, *options)
     expected = {"preset": "paper", "model": "m", "root": str(tmp_path), "workers": "1", "dask": None, "wait": False}
     facts = {"facts", "prompts", "replace"}
-    more = {"narrowed", "mmlu", "xstest", "replace", "given"} if command == "six-axis" else {"accept_code", *facts}
+    more = {"narrowed", "sources", "replace", "given"} if command == "six-axis" else {"accept_code", *facts}
     assert code == 0 and {name: value for name, value in seen.items() if name not in more} == expected
     assert out.splitlines() == ["A: unchanged, 1 files", "B: measured, 0 files", f"{command}: m at preset paper in r"]
 
@@ -476,7 +478,7 @@ def test_six_axis_hands_on_what_is_asked_for(run, given_flow, tmp_path):
     assert asked.seeds_of("ioi") == [0, 5]
     assert seen == {
         "preset": "smoke", "model": None, "root": str(tmp_path), "workers": "1", "dask": None, "wait": True,
-        "mmlu": tmp_path, "xstest": tmp_path / "xstest.csv", "replace": True, "given": (),
+        "sources": PanelSources(tmp_path, tmp_path / "xstest.csv"), "replace": True, "given": (),
     }  # fmt: skip
 
     own = ["--intervention", INTERVENTION, "--strength", "fit"]
@@ -507,6 +509,12 @@ def test_six_axis_hands_on_what_is_asked_for(run, given_flow, tmp_path):
         (["--mmlu", ""], ["is empty; name a folder"]),
         (["--mmlu", str(EXAMPLE)], ["is a file"]),
         (["--xstest", str(PROJECT)], ["is a directory"]),
+        (["--name", "mine"], ["--name: says how --pairs FILE is read"]),
+        (["--last-token-only"], ["--last-token-only: says how --pairs FILE is read"]),
+        (["--pairs", "absent.jsonl"], ["--pairs", "'absent.jsonl' does not exist"]),
+        (["--pairs", str(EXAMPLE)], ["score_example.json: negative: the field is missing"]),
+        (["--pairs", str(PAIRS), "--name", "ioi"], ["ioi is one of the project's own tasks"]),
+        (["--off-target", str(EXAMPLE)], ["off-target prompts are read from .txt"]),
         (["--preset", "huge"], ["no preset 'huge'"]),
         (["--model", "smollm9"], ["'smollm9'"]),
     ],

@@ -1,7 +1,6 @@
 """`run six-axis --dry-run`: what would be measured, how much work it is, and about how long it takes here."""
 
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sparse_control.commands.options import log
@@ -10,29 +9,28 @@ from sparse_control.errors import InputError
 
 if TYPE_CHECKING:
     from sparse_control.protocol.given import GivenFile
+    from sparse_control.protocol.panels import PanelSources
     from sparse_control.protocol.work import Item, Rates
     from sparse_control.settings import Settings
 
 
-def plan_lines(
-    settings: "Settings", mmlu: Path | None, xstest: Path | None, given: Sequence["GivenFile"] = ()
-) -> list[str]:
+def plan_lines(settings: "Settings", sources: "PanelSources", given: Sequence["GivenFile"] = ()) -> list[str]:
     """The plan of a six-axis run as a table; the model is loaded, and timed on a few prompts.
 
     Args:
         settings: what is asked for.
-        mmlu, xstest: files in place of the project's own texts.
+        sources: files in place of the project's own texts, and pairs from a file.
         given: interventions from files; each is read and held against the model.
 
     Raises:
         InputError: the model cannot be loaded, a panel has too few pairs, or no task is supported by the model.
     """
     from sparse_control.models import load_model
-    from sparse_control.protocol.panels import PanelSources, build_pairs, off_target_panel
+    from sparse_control.protocol.panels import build_pairs, off_target_panel
     from sparse_control.protocol.work import build_all_pairs, measured_rates, planned
     from sparse_control.threads import pin_threads
 
-    protocol, sources = settings.protocol, PanelSources(mmlu, xstest)
+    protocol = settings.protocol
     pin_threads(settings.threads)
     log(f"loading {settings.model} ...")
     lm = load_model(settings.model, dtype=settings.dtype).with_template_arguments(protocol.template_arguments)
@@ -45,7 +43,7 @@ def plan_lines(
     if not supported:
         raise InputError(f"{settings.model}: none of the tasks is supported by this model: {', '.join(protocol.tasks)}")
     try:
-        items = planned(lm, protocol, pairs, off_target_panel(sources=sources))
+        items = planned(lm, protocol, pairs, off_target_panel(sources=sources), sources.pairs)
         log("timing a few prompts ...")
         rates = measured_rates(lm, protocol, supported[0]["fit"])
     except InputError:

@@ -1,11 +1,15 @@
 """`export`: what a selector of the project found, as a file for other tools."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from sparse_control.commands.options import Folder, ModelName, log, root_option, source_options
 from sparse_control.errors import InputError
+
+if TYPE_CHECKING:
+    from sparse_control.protocol.panels import PanelSources
 
 
 @click.command()
@@ -16,14 +20,14 @@ from sparse_control.errors import InputError
               "vector for every pair.")  # fmt: skip
 @click.option("--out", type=Folder(), required=True, metavar="FILE", help="Ends in .gguf (repeng, llama.cpp), "
               ".safetensors, .npz or .pt (steering-vectors).")  # fmt: skip
-@source_options
+@source_options()
 @root_option
 @click.option(
     "--model", type=ModelName(), metavar="NAME", help="Whose record; the model of the smoke preset by default."
 )
 def export(
-    task: str, selector: str, seed: int, condition: str, out: Path, mmlu: Path | None, xstest: Path | None,
-    root: Path | None, model: str | None,
+    task: str, selector: str, seed: int, condition: str, out: Path, sources: "PanelSources", root: Path | None,
+    model: str | None,
 ) -> None:  # fmt: skip
     """Write a measured direction as a vector per layer, for repeng, llama.cpp and steering-vectors.
 
@@ -39,7 +43,7 @@ def export(
     from sparse_control.protocol.grid import check_names
     from sparse_control.protocol.selectors.table import SELECTORS
 
-    check_names(tasks=[task], selectors=[selector], conditions=[condition])
+    check_names(tasks=[task], selectors=[selector], conditions=[condition], pairs=sources.pairs)
     if condition != "F":
         raise InputError(f"--condition {condition}: has a vector for each pair; only F can be exported")
     if SELECTORS[selector].random_directions:
@@ -51,7 +55,7 @@ def export(
     path = study_file(root, model, task, selector, condition)
     measured = measured_record(path, seed)
     lm = loaded(model, measured)
-    applied, pairs = recorded_intervention(lm, path, measured, mmlu, xstest)
+    applied, pairs = recorded_intervention(lm, path, measured, sources)
 
     from sparse_control.protocol.exported import exported
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from sparse_control.models import LanguageModel
     from sparse_control.protocol import Intervention
     from sparse_control.protocol.generation import Generation
+    from sparse_control.protocol.panels import PanelSources
 
 SYSTEM = "You are a helpful assistant."
 
@@ -47,7 +48,7 @@ SYSTEM = "You are a helpful assistant."
 @click.option("--sampling-seed", type=click.IntRange(min=0), default=0, show_default=True, metavar="N",
               help="Of the draws; the same random numbers at every dose.")  # fmt: skip
 @template_option
-@source_options
+@source_options()
 @click.option("--model", type=ModelName(), metavar="NAME",
               help="As in the other commands; the record's own model by default.")  # fmt: skip
 @click.option("--together", is_flag=True, help="All doses in one batch: faster, equal to one by one up to rounding.")
@@ -55,7 +56,7 @@ SYSTEM = "You are a helpful assistant."
 def generate(
     prompt: str | None, chat: str | None, system: str, template: dict[str, Any], record: Path | None, seed: int | None,
     intervention: Path | None, layer: int | None, row: int | None, doses: tuple[float, ...], phases: str, tokens: int,
-    temperature: float, sampling_seed: int, mmlu: Path | None, xstest: Path | None, model: str | None, together: bool,
+    temperature: float, sampling_seed: int, sources: "PanelSources", model: str | None, together: bool,
     as_json: bool,
 ) -> None:  # fmt: skip
     """Let the model write on under an intervention, once per dose.
@@ -86,7 +87,7 @@ def generate(
     lm = loaded(model, measured)
     try:
         if measured is not None:
-            applied, _ = recorded_intervention(lm, record, measured, mmlu, xstest)
+            applied, _ = recorded_intervention(lm, record, measured, sources)
         else:
             applied = given.intervention(lm)
         lm = lm.with_template_arguments(lm.template_arguments | template)

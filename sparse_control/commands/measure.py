@@ -27,9 +27,10 @@ from sparse_control.project import project_folder
 
 if TYPE_CHECKING:
     from sparse_control.protocol.given import GivenFile
+    from sparse_control.protocol.panels import PanelSources
 
 
-WEAK = 0.05  # of the activations' norm: a push below it is told of
+WEAK = 0.02  # of the activations' norm: a push below it is told of
 
 
 @click.group(commands=[generate])
@@ -215,7 +216,7 @@ _add(
 @click.option("--selector", "selectors", multiple=True, metavar="NAME", help="Only this selector; repeat for several.")
 @click.option("--condition", "conditions", multiple=True, metavar="P|F|O", help="Only this direction rule.")
 @click.option("--seed", "seeds", multiple=True, type=int, metavar="N", help="Only this seed; repeat for several.")
-@source_options
+@source_options(off_target=True)
 @template_option
 @click.option(
     "--intervention", "interventions", multiple=True, type=click.Path(path_type=Path), metavar="FILE",
@@ -237,7 +238,7 @@ _add(
 def run_six_axis(
     preset: str, model: str | None, root: Path | None, workers: str, dask: str | None, wait: bool,
     tasks: tuple[str, ...], selectors: tuple[str, ...], conditions: tuple[str, ...], seeds: tuple[int, ...],
-    mmlu: Path | None, xstest: Path | None, template: dict[str, Any], interventions: tuple[Path, ...],
+    sources: "PanelSources", template: dict[str, Any], interventions: tuple[Path, ...],
     layer: int | None, row: int | None, strength: float | None, as_json: bool, dry_run: bool, replace: bool,
 ) -> None:  # fmt: skip
     """The six-axis protocol: can a push hit, undo, dial, track, spare and carry over?
@@ -245,6 +246,9 @@ def run_six_axis(
     Measures every (task, selector, direction rule) of the preset over its seeds. Options narrow that down, or name
     others; records measured one by one are those of the whole run, and none that is there is lost: one measured with
     other settings, code or model files stays until --replace. `show protocol --plan` says what each name means.
+
+    Pairs of --pairs are a task of their own, alone where no --task is given; pairs that cannot be used are counted
+    before anything is measured.
 
     A vector of --intervention is the same for every pair (F), or turned with the pair's orientation (O) where a task
     has both, as in IOI. Nothing is selected: axis 6 has it as it is (frozen), and with one common factor of its
@@ -254,23 +258,28 @@ def run_six_axis(
     python -m sparse_control run six-axis --dry-run
     python -m sparse_control run six-axis --task ioi --selector driver_omp --condition F --seed 0
     python -m sparse_control run six-axis --task sentiment --intervention probe.npz --layer 15 --strength fit
+    python -m sparse_control run six-axis --pairs reviews.jsonl --selector driver_omp --condition F --seed 0
     """
+    from sparse_control.commands.given_files import given_reports
     from sparse_control.protocol.grid import restricted, templated
+    from sparse_control.settings import load_settings
 
     given = _given(interventions, layer, row, strength)
-    which = {"tasks": tasks, "selectors": selectors, "conditions": conditions, "seeds": seeds, "given": given}
+    which = {"tasks": tasks, "selectors": selectors, "conditions": conditions, "seeds": seeds}
+    which |= {"given": given, "pairs": sources.pairs}
     narrowed = lambda settings: templated(restricted(settings, **which), template)  # noqa: E731
+    settings = narrowed(load_settings(project_folder() / "params.yaml", preset, model))
+    for line in given_reports(settings, sources):
+        log(f"six-axis: {line}")
     if dry_run:
         from sparse_control.commands.dry_run import plan_lines
         from sparse_control.models.locate import check_model_name
-        from sparse_control.settings import load_settings
 
-        settings = narrowed(load_settings(project_folder() / "params.yaml", preset, model))
         check_model_name(settings.model)
-        click.echo("\n".join(plan_lines(settings, mmlu, xstest, given)))
+        click.echo("\n".join(plan_lines(settings, sources, given)))
         return
     where = {"preset": preset, "model": model, "root": root, "workers": workers, "dask": dask, "wait": wait}
-    more = {"mmlu": mmlu and mmlu.resolve(), "xstest": xstest and xstest.resolve(), "replace": replace, "given": given}
+    more = {"sources": sources, "replace": replace, "given": given}
     result = _run_flow("six-axis", "flows.six_axis:measure", where, more, quiet=as_json, narrowed=narrowed)
     files = [name for step in result["steps"] for name in step["files"] if name.endswith(".jsonl")]
     _say_numbers(Path(result["root"]), files, as_json, fitted=strength is None)

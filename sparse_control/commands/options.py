@@ -1,6 +1,7 @@
 """What several commands take: folders, preset and model, and where their progress goes."""
 
 from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -136,17 +137,58 @@ def _source(context: click.Context, parameter: click.Parameter, value: Path | No
     return value
 
 
-def source_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`--mmlu` and `--xstest`, checked to be there."""
-    mmlu = click.option(
-        "--mmlu", type=Folder(exists=True, file_okay=False), metavar="DIR", callback=_source,
-        help="MMLU's folder of CSV files, in place of the project's own questions.",
-    )  # fmt: skip
-    xstest = click.option(
-        "--xstest", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE", callback=_source,
-        help="XSTest's CSV file, in place of the project's own requests.",
-    )  # fmt: skip
-    return mmlu(xstest(function))
+def source_options(off_target: bool = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """`--mmlu`, `--xstest` and `--pairs`, and `--off-target` where wanted, as the argument `sources`."""
+    file = click.Path(exists=True, dir_okay=False, path_type=Path)
+    options = [
+        click.option(
+            "--mmlu", type=Folder(exists=True, file_okay=False), metavar="DIR", callback=_source,
+            help="MMLU's folder of CSV files, in place of the project's own questions.",
+        ),
+        click.option(
+            "--xstest", type=file, metavar="FILE", callback=_source,
+            help="XSTest's CSV file, in place of the project's own requests.",
+        ),
+        click.option(
+            "--pairs", type=file, metavar="FILE", callback=_source,
+            help="Pairs of your own as a task: a .jsonl of source, target, source_answer, target_answer, or a .json of "
+            "two lists, negative and positive. The task is called after the file.",
+        ),
+        click.option("--name", type=Text(), metavar="NAME", help="What the task of --pairs is called instead."),
+        click.option(
+            "--last-token-only", is_flag=True,
+            help="Keep pairs of --pairs that are no minimal edits of equal length; only their last tokens are patched, "
+            "and the record says so.",
+        ),
+    ]  # fmt: skip
+    if off_target:
+        options.append(click.option(
+            "--off-target", type=file, metavar="FILE", callback=_source,
+            help="Prompts that must stay as they are, in place of the project's panel: a .txt with one a line, or a "
+            ".jsonl of prompt.",
+        ))  # fmt: skip
+
+    def decorated(function: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(function)
+        def call(
+            *arguments: Any, mmlu: Path | None, xstest: Path | None, pairs: Path | None, name: str | None,
+            last_token_only: bool, off_target: Path | None = None, **more: Any,
+        ) -> Any:  # fmt: skip
+            from sparse_control.protocol.panels import PairFile, PanelSources
+
+            for flag, given in (("--name", name is not None), ("--last-token-only", last_token_only)):
+                if given and pairs is None:
+                    raise InputError(f"{flag}: says how --pairs FILE is read; give one")
+            own = None if pairs is None else PairFile.of(pairs.resolve(), name, last_token_only)
+            files = {"mmlu": mmlu, "xstest": xstest, "off_target": off_target}
+            resolved = {key: path and path.resolve() for key, path in files.items()}
+            return function(*arguments, sources=PanelSources(**resolved, pairs=own), **more)
+
+        for option in reversed(options):
+            call = option(call)
+        return call
+
+    return decorated
 
 
 class Strength(click.ParamType):

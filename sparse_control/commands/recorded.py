@@ -10,7 +10,7 @@ from sparse_control.project import project_folder
 if TYPE_CHECKING:
     from sparse_control.models import LanguageModel
     from sparse_control.protocol import Intervention
-    from sparse_control.protocol.panels import Pair
+    from sparse_control.protocol.panels import Pair, PanelSources
     from sparse_control.records.six_axis import Measurement
 
 
@@ -89,7 +89,7 @@ def loaded(model: str | None, measured: "Measurement | None") -> "LanguageModel"
 
 
 def recorded_intervention(
-    lm: "LanguageModel", path: Path, measured: "Measurement", mmlu: Path | None, xstest: Path | None
+    lm: "LanguageModel", path: Path, measured: "Measurement", sources: "PanelSources"
 ) -> tuple["Intervention", tuple["Pair", ...]]:
     """The intervention of a record, and the pairs of its fitting split that pass the gate.
 
@@ -101,14 +101,13 @@ def recorded_intervention(
     from sparse_control.models.sites import parse_site
     from sparse_control.protocol import Intervention
     from sparse_control.protocol.fitting import fitted_directions
-    from sparse_control.protocol.panels import PanelSources, panel_source
+    from sparse_control.protocol.panels import TASKS, panel_source
 
-    sources = PanelSources(mmlu, xstest)
     made_of = measured.panels.pairs if measured.panels is not None else "own"
-    if panel_source(measured.task, sources) != made_of:
-        raise InputError(
-            f"{path}: the pairs of {measured.task} come from {made_of}; give it by --mmlu DIR or --xstest FILE"
-        )
+    known = measured.task in TASKS or sources.pairs_of(measured.task) is not None
+    if not known or panel_source(measured.task, sources) != made_of:
+        flags = "--mmlu DIR or --xstest FILE" if measured.task in TASKS else f"--pairs FILE --name {measured.task}"
+        raise InputError(f"{path}: the pairs of {measured.task} come from {made_of}; give it by {flags}")
     support = tuple(parse_site(name) for name in measured.support)
     fit = measured.gate.fit
     log(f"directions from the fitting split of {measured.task}, seed {measured.seed} ...")

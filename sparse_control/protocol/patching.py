@@ -20,11 +20,15 @@ from sparse_control.models.hooks import STRANGER, Forward
 from sparse_control.models.sites import Site, adding, capture_sites
 from sparse_control.protocol.intervention import Intervention
 from sparse_control.protocol.panels.pair import Pair
-from sparse_control.protocol.readable import check_positions, check_readable
+from sparse_control.protocol.readable import check_positions, check_readable, check_sites
 
 
 def pair_contrasts(lm: LanguageModel, pair: Pair, sites: Sequence[Site]) -> dict[Site, Tensor]:
     """Direction rule P for one pair: `a_s(x_tar) - a_s(x_src)`, (1, site width) per site."""
+    if pair.last_token_only:  # of other lengths, so not in one batch
+        prompts = [torch.tensor([ids], device=lm.device) for ids in (pair.target_ids, pair.source_ids)]
+        target, source = (capture_sites(lm, ids, sites) for ids in prompts)
+        return {site: target[site] - source[site] for site in target}
     both = torch.tensor([pair.target_ids, pair.source_ids], device=lm.device)
     return {site: (value[0] - value[1])[None] for site, value in capture_sites(lm, both, sites).items()}
 
@@ -65,7 +69,7 @@ def patched(
     contrasts: dict[Site, Tensor] = {}
     if pair is not None:
         check_readable(lm, (instance("pair", pair, Pair),))
-        check_positions(intervention.support, [len(pair.source_ids)])
+        check_sites(intervention.support, (pair,))
     if pair is None and (intervention.directions is None or intervention.oriented):
         needs = "uses the pair's contrast" if intervention.directions is None else "turns its directions by the pair"
         raise ValueError(f"pair is missing: this intervention {needs}")
@@ -86,14 +90,14 @@ class _Prompts:
 
     Args:
         sites: of the intervention.
-        pair: whose prompts are read; None: any.
+        pair: whose prompts are read, of one that is no minimal edit the source; None: any.
     """
 
     def __init__(self, sites: Sequence[Site], pair: Pair | None) -> None:
         self._sites = sites
         self._known: Tensor | None = None  # (prompts, T) ids that the forwards are known to read
         if pair is not None:
-            self._known = torch.tensor([pair.source_ids, pair.target_ids])
+            self._known = torch.tensor([pair.source_ids] + [pair.target_ids] * (not pair.last_token_only))
         self._generating = False
         self._thread = threading.get_ident()
         self._length: int | None = None  # of the prompt that is being read, None before the first

@@ -33,6 +33,19 @@ def check_positions(sites: Iterable[Site], lengths: Iterable[int]) -> None:
                 )
 
 
+def check_sites(sites: Iterable[Site], pairs: Iterable[Pair]) -> None:
+    """Refuse sites at which the prompts of some pairs cannot be patched or compared.
+
+    Raises:
+        ValueError: as `check_positions`, or another position than the last of pairs that are no minimal edits.
+    """
+    sites, pairs = tuple(sites), tuple(pairs)
+    check_positions(sites, [len(pair.source_ids) for pair in pairs])
+    loose = next((pair.id for pair in pairs if pair.last_token_only), None)
+    if loose is not None and (other := next((site.name for site in sites if site.position != -1), None)):
+        raise ValueError(f"site {other}: pair {loose} is no minimal edit, so its last token alone is patched; use -1")
+
+
 def check_readable(lm: LanguageModel, pairs: Any, name: str = "pairs") -> None:
     """Refuse what is no sequence of pairs, and a pair whose tokens are none of the model's.
 

@@ -13,7 +13,7 @@ from sparse_control.models.sites import Site
 from sparse_control.protocol.directions import contrasts
 from sparse_control.protocol.panels.pair import Pair
 from sparse_control.protocol.prompts import Prompts, read_prompts
-from sparse_control.protocol.readable import check_positions, check_readable
+from sparse_control.protocol.readable import check_readable, check_sites
 
 Reader = Callable[[LanguageModel, Sequence[Sequence[int]], Sequence[Site]], Prompts]
 
@@ -47,7 +47,7 @@ class Split:
             InputError: the model's logits are not finite.
         """
         check_readable(lm, pairs)
-        check_positions(sites, [len(pair.source_ids) for pair in pairs])
+        check_sites(sites, pairs)
         source = reader(lm, [pair.source_ids for pair in pairs], sites)
         target = reader(lm, [pair.target_ids for pair in pairs], sites)
         return cls(

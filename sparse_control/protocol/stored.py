@@ -52,6 +52,9 @@ class Origin:
             InputError: as `model_identity`.
         """
         protocol = settings.protocol.model_dump(mode="json", exclude=set(WHICH))  # those say which records, not how
+        if sources.pairs is not None:  # what it adds is the same for all such files, and nothing of any other task
+            for name in ("targets", "tolerance"):
+                del protocol["feedback"][name][sources.pairs.name]
         params = {"model": settings.model, "dtype": settings.dtype, "threads": settings.threads, **protocol}
         provenance = {
             "params_sha256": sha256_json(params),
@@ -61,9 +64,11 @@ class Origin:
         identity = model_identity(settings.model, settings.dtype)
         return cls(model_label(settings.model), identity, sources, provenance, given)
 
-    def panels(self, task: str) -> dict[str, str]:
+    def panels(self, task: str) -> dict[str, Any]:
         """Where the prompts of a task's records come from, as they say it."""
         said = {name: panel_source(of, self.sources) for name, of in (("pairs", task), ("off_target", "off_target"))}
+        if (given := self.sources.pairs_of(task)) is not None and given.last_token_only:
+            return said | {"last_token_only": True}
         of = drawn_from(task, "fit")[0]
         return said if of == task else said | {"same_panel": of}
 
@@ -197,7 +202,7 @@ def survey(
     origin, asked = Origin.of(settings, sources, given), 0
     others: dict[RecordKey, str] = {}
     damaged: dict[Path, tuple[str, ...]] = {}
-    for task, selector, condition in studies(settings.protocol):
+    for task, selector, condition in studies(settings.protocol, sources.pairs):
         keys = [RecordKey(origin.model, task, selector, condition, seed) for seed in settings.protocol.seeds_of(task)]
         stored = read_stored(root, keys[0])
         asked += len(keys)

@@ -149,7 +149,7 @@ def _study(
 ) -> _Study:
     """A study, once it is sure that nothing that was measured is in the way."""
     files = () if given is None else (given,)
-    check_names(tasks=[task], selectors=[selector], conditions=[condition], given=files)
+    check_names(tasks=[task], selectors=[selector], conditions=[condition], given=files, pairs=sources.pairs)
     which = {"tasks": [task], "selectors": [selector], "conditions": [condition], "seeds": seeds, "task_seeds": {}}
     asked = settings.model_copy(update={"protocol": settings.protocol.model_copy(update=which)})
     if not replace:

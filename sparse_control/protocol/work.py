@@ -16,7 +16,7 @@ from sparse_control.protocol.effects import first_order_effects, measured_effect
 from sparse_control.protocol.gate import candidate_sites, stream_sites
 from sparse_control.protocol.given_record import SHARES
 from sparse_control.protocol.grid import studies
-from sparse_control.protocol.panels import SPLITS, drawn_from
+from sparse_control.protocol.panels import SPLITS, PairFile, drawn_from
 from sparse_control.protocol.panels.offtarget import OffTargetPrompt
 from sparse_control.protocol.panels.pair import Pair
 from sparse_control.protocol.prompts import MAXIMUM_ROWS
@@ -211,6 +211,7 @@ def planned(
     protocol: ProtocolSettings,
     pairs: Mapping[tuple[str, int], SplitPairs | None],
     off_target: Sequence[OffTargetPrompt],
+    given_pairs: PairFile | None = None,
 ) -> list[Item]:
     """The work of every study of the settings, as the run does it: what records share is counted once.
 
@@ -220,10 +221,11 @@ def planned(
         pairs: per (task, seed) the pairs of each split, as `build_all_pairs` gives them; None where the model does not
             support the task.
         off_target: prompts of axis 5.
+        given_pairs: pairs given as a file, which are a task too.
     """
     n_sites, n_stream = len(candidate_sites(lm, protocol)), len(stream_sites(lm, protocol))
     others = Batch.of([len(lm.encode(prompt.text)) for prompt in off_target], protocol.positions)
-    items, grid = [Item("all", "shared", "", (), n_sites, others.reading())], studies(protocol)
+    items, grid = [Item("all", "shared", "", (), n_sites, others.reading())], studies(protocol, given_pairs)
     chosen: set[tuple[str, int, str]] = set()  # (task of the fitting pairs, seed, selector) whose choice is counted
     for task in protocol.tasks:
         seeds = tuple(seed for seed in protocol.seeds_of(task) if pairs[task, seed] is not None)

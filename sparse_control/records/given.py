@@ -1,9 +1,9 @@
-"""Where a record's intervention came from, where somebody gave it as a file, and what such records are called."""
+"""What a record says of files that somebody gave: interventions, pairs, prompts; and what such records are called."""
 
 import re
 from typing import Literal, get_args
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from sparse_control.errors import InputError
 from sparse_control.records.base import Count, Name, Record, Sha256
@@ -68,3 +68,14 @@ def is_given(selector: str) -> bool:
 def is_control(selector: str) -> bool:
     """Whether a selector's name is that of a control of such an intervention."""
     return "." in selector and selector.endswith(tuple(f"-{control}" for control in CONTROLS))
+
+
+class Panels(Record):
+    """Where the prompts come from: `own`, or the name and hash of the data set or file that was given."""
+
+    pairs: Name  # of the task's pairs
+    off_target: Name  # of the preservation axis
+    # the task whose fitting pairs are fitting and evaluation pairs here; null where the two are apart
+    same_panel: Name | None = Field(default=None, exclude_if=lambda task: task is None)
+    # true of pairs that are no minimal edits, and are compared and patched at their last tokens alone
+    last_token_only: Literal[True] | None = Field(default=None, exclude_if=lambda value: value is None)

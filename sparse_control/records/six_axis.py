@@ -20,7 +20,7 @@ from sparse_control.records.base import (
     Sha256,
     same_length,
 )  # fmt: skip
-from sparse_control.records.given import GivenOrigin
+from sparse_control.records.given import GivenOrigin, Panels
 from sparse_control.records.paths import ModelPaths
 
 # P: direction of the evaluation pair; F: mean over the fitting split; O: that mean, each pair by its orientation
@@ -86,15 +86,6 @@ class Candidates(Record):
     positions: Annotated[list[int], Field(min_length=1)]  # token positions; negative ones count from the end
     sites: Count  # number of candidates
     without_contrast: Count  # sites left out, as the prompts of every fitting pair agree up to there
-
-
-class Panels(Record):
-    """Where the prompts come from: `own`, or the name and hash of the data set that was given."""
-
-    pairs: Name  # of the task's pairs
-    off_target: Name  # of the preservation axis
-    # the task whose fitting pairs are fitting and evaluation pairs here; null where the two are apart
-    same_panel: Name | None = Field(default=None, exclude_if=lambda task: task is None)
 
 
 class Effects(Record):

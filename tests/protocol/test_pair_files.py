@@ -75,6 +75,18 @@ def test_tokens_that_differ_outside_of_the_edits_are_dropped(tmp_path):
         read_pairs(lines(tmp_path, row), MergingTokenizer())
 
 
+def test_a_shift_between_two_edits_of_the_same_total_length_is_seen(tmp_path):
+    """One edit is a token longer and the other a token shorter, so that all prompts have one length."""
+    row = {**GOOD, "target": "The film was marvellous and the crew was kind. Tone:", "source": GOOD["source"]}
+    row["source"] = row["source"].replace("rude", "dreadful")
+    tokenizer = WordTokenizer(long=("marvellous", "dreadful"))
+    assert len(tokenizer.encode(row["source"])) == len(tokenizer.encode(row["target"]))
+    with pytest.raises(InputError, match="0 of 1 pairs used; dropped: 1 token lengths .*of edit"):
+        read_pairs(lines(tmp_path, row), tokenizer)
+    (pair,), _ = read_pairs(lines(tmp_path, row), tokenizer, last_token_only=True)
+    assert pair.last_token_only and pair.positions == ()
+
+
 def test_splits_are_dealt_by_their_stream_and_no_prompt_meets_itself(tmp_path):
     words = [f"thing{chr(97 + i)}" for i in range(10)]
     path = lines(tmp_path, *map(subject, words))

@@ -9,6 +9,7 @@ import numpy as np
 from sparse_control.errors import InputError
 from sparse_control.protocol.panels import cue, ioi, mcqa, refusal, sentiment, xstest
 from sparse_control.protocol.panels.draw import SPLITS, Draw, Plan, check_disjoint, check_pairs, draw
+from sparse_control.protocol.panels.given_pairs import PairFile
 from sparse_control.protocol.panels.loaders import load_mmlu, load_xstest
 from sparse_control.protocol.panels.offtarget import OFF_TARGET, OffTargetPrompt, off_target_panel
 from sparse_control.protocol.panels.pair import Draft, Pair, build_pair
@@ -16,8 +17,8 @@ from sparse_control.protocol.panels.sources import OWN, PanelSources, field_ques
 from sparse_control.seeds import stream
 
 __all__ = [
-    "OFF_TARGET", "SPLITS", "TASKS", "Draft", "Draw", "OffTargetPrompt", "Pair", "PanelSources", "build_pair",
-    "build_pairs", "check_pairs", "check_splits", "draw_pairs", "drawn_from", "load_mmlu", "load_xstest",
+    "OFF_TARGET", "SPLITS", "TASKS", "Draft", "Draw", "OffTargetPrompt", "Pair", "PairFile", "PanelSources",
+    "build_pair", "build_pairs", "check_pairs", "check_splits", "draw_pairs", "drawn_from", "load_mmlu", "load_xstest",
     "off_target_panel", "panel_source",
 ]  # fmt: skip
 
@@ -100,20 +101,21 @@ def drawn_from(task: str, split: str) -> tuple[str, str]:
     """The task and split that a split's pairs are of: its own, or of a "same panel" task those it is evaluated on.
 
     Whatever is decided on the fitting split is the same for a "same panel" task and the task it has its pairs of.
-
-    Raises:
-        InputError: unknown task.
     """
-    other = _panel(task).same_panel_as
+    other = TASKS[task].same_panel_as if task in TASKS else None
     return (task, split) if other is None else (other, "fit" if split == "evaluate" else split)
 
 
 def panel_source(task: str, sources: PanelSources = PanelSources()) -> str:
-    """Where a task's texts come from: `own`, `mmlu sha256:...` or `xstest sha256:...`; also of `off_target`.
+    """Where a task's texts come from, also of `off_target`: `own`, `mmlu` or `xstest`, or a file, and its SHA-256.
 
     Raises:
         InputError: unknown task, or as the loaders.
     """
+    if task == "off_target" and sources.off_target is not None:
+        return f"{sources.off_target.name} sha256:{sources.off_target_sha256}"
+    if (given := sources.pairs_of(task)) is not None:
+        return given.source
     file = "mmlu" if task == "off_target" else _panel(task).file
     if file == "mmlu" and sources.mmlu_questions is not None:
         return sources.mmlu_questions.source
@@ -128,7 +130,7 @@ def draw_pairs(task: str, encoder: Any, split: str, n: int, seed: int, sources: 
     Of a "same panel" task the evaluation pairs are the fitting pairs, and say so in their ids.
 
     Args:
-        task: a key of `TASKS`.
+        task: a key of `TASKS`, or the file of pairs of `sources`, which has as many of a split as it has.
         encoder: a `LanguageModel` or tokenizer.
         split: `fit`, `evaluate` or `reuse`.
         n: number of pairs; there are fewer where the tokenizer breaks too many, and with XSTest.
@@ -139,11 +141,13 @@ def draw_pairs(task: str, encoder: Any, split: str, n: int, seed: int, sources: 
         InputError: unknown task or split, more pairs than the panel has, none that the tokenizer keeps, or a bad file.
         UnsupportedModel: Refusal, and the model has no chat template that takes a system prompt.
     """
-    panel = _panel(task)
     if split not in SPLITS:
         raise InputError(f"unknown split {split!r}; there are: {', '.join(SPLITS)}")
     if isinstance(n, bool) or not isinstance(n, int) or n < 1:
         raise InputError(f"{task}: split {split}: number of pairs must be a whole number from 1, got {n!r}")
+    if (given := sources.pairs_of(task)) is not None:
+        return given.draw(encoder, split, n, seed)
+    panel = _panel(task)
     task, split = drawn_from(task, split)
     plan = panel.plan(split, n, stream(seed, task, split, "pairs"), sources, encoder)
     return draw(encoder, task, split, n, plan, panel_source(task, sources))
@@ -160,13 +164,15 @@ def check_splits(task: str, sources: PanelSources = PanelSources(), encoder: Any
     """No template, name, word, question or prompt is in two splits, and none of a task's subjects is off target.
 
     Args:
-        task: a key of `TASKS`.
+        task: a key of `TASKS`, or the file of pairs of `sources`, of which a prompt is read once.
         sources: files that stand in for the project's own texts.
         encoder: a `LanguageModel` or tokenizer; needed for XSTest alone.
 
     Raises:
         InputError: names what is shared, and the splits.
     """
+    if sources.pairs_of(task) is not None:
+        return
     material = _panel(task)
     parts = {split: material.units(split, sources, encoder) for split in SPLITS}
     if material.file == "mmlu":

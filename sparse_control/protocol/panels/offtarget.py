@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from itertools import zip_longest
 
 from sparse_control.errors import InputError
+from sparse_control.files import sha256_file
 from sparse_control.protocol.panels.loaders import FIELDS
+from sparse_control.protocol.panels.prompt_files import FIELD, read_prompts_file
 from sparse_control.protocol.panels.questions import Question, prompt_text
 from sparse_control.protocol.panels.sources import PanelSources, field_questions, off_target_subjects
 from sparse_control.seeds import stream
@@ -19,7 +21,7 @@ class OffTargetPrompt:
 
     Attributes:
         id: unique within a panel.
-        field: `humanities` or `stem`.
+        field: `humanities` or `stem`; `given` of a file's prompts.
         text: the prompt.
         subject: of MMLU; empty for the project's own prompts.
     """
@@ -115,17 +117,23 @@ OFF_TARGET = tuple(
 
 
 def off_target_panel(seed: int = 0, sources: PanelSources = PanelSources()) -> tuple[OffTargetPrompt, ...]:
-    """The 32 prompts of axis 5: 16 humanities, then 16 STEM.
+    """The 32 prompts of axis 5: 16 humanities, then 16 STEM; of a file of the reader's as many as it has.
 
     The ids of MMLU's say field, file and row, and begin the SHA-256 of the prompt; its text is in no record.
 
     Args:
         seed: of the draw from MMLU, the stream (seed, "off_target", "panel", "prompts"); the own panel is always whole.
-        sources: MMLU where given, its subjects that no task uses, in turn; else the project's own.
+        sources: prompts of a file where given; else MMLU's subjects that no task uses, in turn; else the own panel.
 
     Raises:
         InputError: a field has no subject for the panel alone, or fewer than 16 questions in them.
     """
+    if sources.off_target is not None:
+        before = sources.off_target_sha256
+        found, _ = read_prompts_file(sources.off_target, () if sources.pairs is None else sources.pairs.prompts())
+        if sha256_file(sources.off_target) != before:
+            raise InputError(f"{sources.off_target}: became another file while it was measured; run it again")
+        return tuple(OffTargetPrompt(id, FIELD, text) for id, text in found)
     if sources.mmlu_questions is None:
         return OFF_TARGET
     generator = stream(seed, "off_target", "panel", "prompts")

@@ -58,7 +58,7 @@ class Draft:
 
 @dataclass(frozen=True)
 class Pair:
-    """A checked pair: two prompts of equal token length that differ only at `positions`.
+    """A checked pair: two prompts of equal token length that differ only at `positions`, or are read at the end alone.
 
     Attributes:
         id, task, split, orientation, source_answers, target_answers, sign: as in `Draft`.
@@ -66,7 +66,9 @@ class Pair:
         source_ids, target_ids: token ids (T,).
         source_answer_ids, target_answer_ids: the tokens the answers are in context. The readout is the logsumexp of the
             logits of the target's less that of the source's: with one answer each, the logit difference.
-        positions: where the two prompts differ, 0..T-1.
+        positions: where the two prompts differ, 0..T-1; none where they are read at the end alone.
+        last_token_only: whether the two are no minimal edits of each other, so that only their last tokens may be
+            compared and patched; the lengths may differ then.
 
     Raises:
         ValueError: a field of the wrong type.
@@ -87,6 +89,7 @@ class Pair:
     target_answer_ids: tuple[int, ...]
     positions: tuple[int, ...]
     sign: int = 1
+    last_token_only: bool = False
 
     def __post_init__(self) -> None:
         if isinstance(self.sign, bool) or not isinstance(self.sign, int) or self.sign not in (1, -1):
@@ -99,13 +102,16 @@ class Pair:
         for name in ("source_answers", "target_answers"):
             answers = tuple(instance(name, answer, str) for answer in elements(name, getattr(self, name)))
             object.__setattr__(self, name, answers)
-        _check_lengths(self.id, self.source_ids, self.target_ids)
-        if len(self.source_ids) < 2:
-            raise InputError(f"pair {self.id}: a prompt needs at least two tokens, got {len(self.source_ids)}")
-        found = tuple(i for i, (a, b) in enumerate(zip(self.source_ids, self.target_ids, strict=True)) if a != b)
+        if not instance("last_token_only", self.last_token_only, bool):
+            _check_lengths(self.id, self.source_ids, self.target_ids)
+        if (shorter := min(len(self.source_ids), len(self.target_ids))) < 2:
+            raise InputError(f"pair {self.id}: a prompt needs at least two tokens, got {shorter}")
+        found = () if self.last_token_only else differences(self.source_ids, self.target_ids)
+        if self.last_token_only and self.positions:
+            raise InputError(f"pair {self.id}: last_token_only: has no positions, declared {self.positions}")
         if found != tuple(self.positions):
             raise InputError(f"pair {self.id}: prompts differ at positions {found}, declared {tuple(self.positions)}")
-        if not found:
+        if self.source_ids == self.target_ids:
             raise InputError(f"pair {self.id}: source and target are the same prompt")
         for side, ids in (("source", self.source_answer_ids), ("target", self.target_answer_ids)):
             if len(ids) == 0 or len(set(ids)) < len(ids):
@@ -113,6 +119,11 @@ class Pair:
         both = sorted(set(self.source_answer_ids) & set(self.target_answer_ids))
         if both:
             raise InputError(f"pair {self.id}: both answers are token {both[0]}")
+
+
+def differences(source: Sequence[int], target: Sequence[int]) -> tuple[int, ...]:
+    """Where two prompts of equal length differ."""
+    return tuple(i for i, (a, b) in enumerate(zip(source, target, strict=True)) if a != b)
 
 
 def _check_lengths(pair: str, source: Sequence[int], target: Sequence[int]) -> None:
@@ -202,13 +213,14 @@ def _answer_ids(
     return tuple(dict.fromkeys(found))
 
 
-def build_pair(encoder: Any, draft: Draft) -> Pair:
+def build_pair(encoder: Any, draft: Draft, last_token_only: bool = False) -> Pair:
     """Tokenise a draft and check it.
 
     Args:
         encoder: a `LanguageModel` or tokenizer; its `encode(text)` gives token ids with the BOS policy. A chat draft
             needs a Hugging Face tokenizer.
         draft: the texts.
+        last_token_only: whether the prompts need be no minimal edits of equal token length, as in `Pair`.
 
     Raises:
         InputError: names the pair and what is wrong: token lengths, a difference outside the declared edits, an
@@ -221,9 +233,11 @@ def build_pair(encoder: Any, draft: Draft) -> Pair:
     source, target = (_ids(encoder, draft, side.text) for side in texts)
     for name, ids in (("source", source), ("target", target)):
         _check_special(encoder, draft, name, ids)
-    _check_lengths(draft.id, source, target)
-    positions = tuple(i for i, (a, b) in enumerate(zip(source, target, strict=True)) if a != b)
-    _check_edits(encoder, draft, texts, positions)
+    positions: tuple[int, ...] = ()
+    if not last_token_only:
+        _check_lengths(draft.id, source, target)
+        positions = differences(source, target)
+        _check_edits(encoder, draft, texts, positions)
     return Pair(
         id=draft.id,
         task=draft.task,
@@ -239,6 +253,7 @@ def build_pair(encoder: Any, draft: Draft) -> Pair:
         target_answer_ids=_answer_ids(encoder, draft, texts[1].text, target, draft.target_answers),
         positions=positions,
         sign=draft.sign,
+        last_token_only=last_token_only,
     )
 
 

@@ -26,6 +26,7 @@ from sparse_control.seeds import stream
 FIELDS = ("source", "target", "source_answer", "target_answer")
 OPTIONAL = ("split", "orientation")
 LISTS = ("negative", "positive")
+Row = tuple[str, dict[str, str]]  # where a pair is in its file, and its fields
 REASONS = ("repeated prompt", "no minimal edit", "token lengths", "answer", "other")
 
 
@@ -41,6 +42,7 @@ class PairsReport:
             of equal prompts is none), `no minimal edit` (more than `MAXIMUM_SHARE` of the words differ), `token
             lengths` (of source and target, or of an edit), `answer` (not one token after its prompt), `other`.
         first: reason -> the first pair it left out, with its line.
+        by_split: how many of them are of each split; without splits in the file they are dealt after the others.
     """
 
     task: str
@@ -48,6 +50,7 @@ class PairsReport:
     read: int
     dropped: Mapping[str, int]
     first: Mapping[str, str]
+    by_split: Mapping[str, int]
 
     def __str__(self) -> str:
         kept = self.read - sum(self.dropped.values())
@@ -61,13 +64,17 @@ class _Left:
 
     count: Counter[str] = field(default_factory=Counter)
     first: dict[str, str] = field(default_factory=dict)
+    splits: Counter[str | None] = field(default_factory=Counter)
 
-    def out(self, reason: str, why: str) -> None:
+    def out(self, reason: str, why: str, split: str | None) -> None:
         self.count[reason] += 1
         self.first.setdefault(reason, why)
+        self.splits[split] += 1
 
 
-def read_pairs(path: str | Path, lm: Any, seed: int = 0) -> tuple[tuple[Pair, ...], PairsReport]:
+def read_pairs(
+    path: str | Path, lm: Any, seed: int = 0, *, name: str | None = None, last_token_only: bool = False
+) -> tuple[tuple[Pair, ...], PairsReport]:
     """Pairs of a file as minimal edits, and a report of what was dropped and why (source document, 04 Panels).
 
     Without `split` in the file the pairs are dealt to the three splits in turn, in the order of the stream
@@ -77,6 +84,9 @@ def read_pairs(path: str | Path, lm: Any, seed: int = 0) -> tuple[tuple[Pair, ..
         path: a .jsonl of pairs, or a .json of two lists.
         lm: a `LanguageModel` or tokenizer, whose tokens the checks are of.
         seed: of the stream.
+        name: what the pairs are called; the stem of the file by default.
+        last_token_only: whether pairs that are no minimal edits, or not of equal token length, are kept and marked, to
+            be compared and patched at their last tokens alone.
 
     Raises:
         ValueError: an argument of the wrong type or out of range.
@@ -85,38 +95,34 @@ def read_pairs(path: str | Path, lm: Any, seed: int = 0) -> tuple[tuple[Pair, ..
     """
     path = file_path("path", path)
     whole_number("seed", seed, 0)
+    task = path.stem if name is None else name
     if isinstance(lm, str | type) or not callable(getattr(lm, "encode", None)):
         raise InputError(f"lm must be a language model or a tokenizer, got {type(lm).__name__}")
-    rows = list(_rows(path))
-    if not rows:
-        raise InputError(f"{path}: holds no pairs; each line needs {', '.join(FIELDS)}")
-    signs = _signs(rows)
-    _check_splits(rows)
+    rows = read_rows(path)
+    signs = orientation_signs(rows)
     left, used, kept = _Left(), set(), []
     for number, (where, row) in enumerate(rows, start=1):
         prompts = {normalised(row["source"]), normalised(row["target"])}
         if len(prompts) < 2 or prompts & used:
-            left.out("repeated prompt", f"{where}: {row['source']!r}")
+            left.out("repeated prompt", f"{where}: {row['source']!r}", row.get("split"))
             continue
         try:
-            pair = build_pair(lm, _draft(path.stem, number, row, signs))
-        except _NoMinimalEdit as error:
-            left.out("no minimal edit", f"{where}: {error}")
-        except UnequalLength as error:
-            left.out("token lengths", f"{where}: {error}")
-        except BrokenAnswer as error:
-            left.out("answer", f"{where}: {error}")
+            pair = build_pair(lm, _draft(task, number, row, signs, last_token_only), last_token_only)
         except InputError as error:
-            left.out("other", f"{where}: {error}")
+            reason = next((reason for kind, reason in KINDS.items() if isinstance(error, kind)), "other")
+            left.out(reason, f"{where}: {error}", row.get("split"))
         else:
             used |= prompts
             kept.append(pair)
     dropped = {reason: left.count[reason] for reason in REASONS if left.count[reason]}
     source = f"{path.name} sha256:{sha256_file(path)}"
-    report = PairsReport(path.stem, source, len(rows), dropped, left.first)
+    given = "split" in rows[0][1]
+    turns = (SPLITS[turn % len(SPLITS)] for turn in range(len(kept), len(rows)))
+    by_split = left.splits if given else Counter(turns)
+    report = PairsReport(task, source, len(rows), dropped, left.first, {split: by_split[split] for split in SPLITS})
     if not kept:
         raise InputError(f"{path}: {report}")
-    return (tuple(kept) if "split" in rows[0][1] else _dealt(kept, path.stem, seed)), report
+    return (tuple(kept) if given else _dealt(kept, task, seed)), report
 
 
 def _dealt(pairs: list[Pair], task: str, seed: int) -> tuple[Pair, ...]:
@@ -129,8 +135,21 @@ def _dealt(pairs: list[Pair], task: str, seed: int) -> tuple[Pair, ...]:
 # --- the file -------------------------------------------------------------------------------------------------------
 
 
-def _rows(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
-    """Where each pair is in the file, and its fields."""
+def read_rows(path: Path) -> list[Row]:
+    """Where each pair is in the file, and its fields; splits and orientations are those that there can be.
+
+    Raises:
+        InputError: as `read_pairs`, before a tokenizer is asked.
+    """
+    rows = list(_rows(path))
+    if not rows:
+        raise InputError(f"{path}: holds no pairs; each line needs {', '.join(FIELDS)}")
+    _check_splits(rows)
+    orientation_signs(rows)
+    return rows
+
+
+def _rows(path: Path) -> Iterator[Row]:
     if path.suffix == ".json":
         yield from _contrast_rows(path)
         return
@@ -142,7 +161,7 @@ def _rows(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
         yield where, {name: _text(where, name, value) for name, value in row.items()}
 
 
-def _contrast_rows(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
+def _contrast_rows(path: Path) -> Iterator[Row]:
     found = parse_json(read_text(path), str(path))
     answers = tuple(f"{name}_answer" for name in LISTS)
     _check_fields(str(path), found, (*LISTS, *answers))
@@ -176,7 +195,8 @@ def _text(where: str, name: str, value: Any) -> str:
     return value
 
 
-def _signs(rows: list[tuple[str, dict[str, str]]]) -> dict[str, int]:
+def orientation_signs(rows: list[Row]) -> dict[str, int]:
+    """The sign of each orientation; of two the first has 1."""
     signs: dict[str, int] = {}
     for where, row in rows:
         orientation = row.get("orientation", "source-target")
@@ -186,7 +206,7 @@ def _signs(rows: list[tuple[str, dict[str, str]]]) -> dict[str, int]:
     return signs
 
 
-def _check_splits(rows: list[tuple[str, dict[str, str]]]) -> None:
+def _check_splits(rows: list[Row]) -> None:
     given = "split" in rows[0][1]
     for where, row in rows:
         if ("split" in row) != given:
@@ -202,14 +222,17 @@ class _NoMinimalEdit(InputError):
     """Two prompts that differ in too many of their words."""
 
 
-def _draft(task: str, number: int, row: Mapping[str, str], signs: Mapping[str, int]) -> Draft:
+KINDS = {_NoMinimalEdit: "no minimal edit", UnequalLength: "token lengths", BrokenAnswer: "answer"}
+
+
+def _draft(task: str, number: int, row: Mapping[str, str], signs: Mapping[str, int], last_token_only: bool) -> Draft:
     orientation = row.get("orientation", "source-target")
     pieces = _edits(row["source"], row["target"])
     share = max(
         sum(len(piece[side].split()) for piece in pieces if isinstance(piece, tuple)) / len(row[name].split())
         for side, name in enumerate(("source", "target"))
     )
-    if share > MAXIMUM_SHARE:
+    if share > MAXIMUM_SHARE and not last_token_only:
         raise _NoMinimalEdit(f"{share:.0%} of the words differ, at most {MAXIMUM_SHARE:.0%} may")
     return Draft(
         id=f"{task}/{number}",

@@ -1,12 +1,16 @@
 """Where the texts of panels come from: the project's own, or files of the reader's."""
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
+from sparse_control.files import sha256_file
 from sparse_control.protocol.panels import own_humanities, own_stem
 from sparse_control.protocol.panels.draw import SPLITS, normalised
+from sparse_control.protocol.panels.given_pairs import PairFile
 from sparse_control.protocol.panels.loaders import FIELDS, Mmlu, XsTest, load_mmlu, load_xstest
 from sparse_control.protocol.panels.questions import Question
 
@@ -22,10 +26,29 @@ class PanelSources:
     Attributes:
         mmlu: folder of `load_mmlu`, for multiple choice and the off-target panel; None: the project's own questions.
         xstest: file of `load_xstest`, for refusal; None: the project's own requests.
+        pairs: pairs that are a task beside the project's own.
+        off_target: file of `read_prompts_file`, for the off-target panel; None: MMLU's questions or the project's own.
     """
 
     mmlu: Path | None = None
     xstest: Path | None = None
+    pairs: PairFile | None = None
+    off_target: Path | None = None
+
+    @classmethod
+    def from_plain(cls, values: Mapping[str, Any]) -> "PanelSources":
+        """What `dataclasses.asdict` made plain."""
+        pairs = values["pairs"]
+        return cls(**{**values, "pairs": None if pairs is None else PairFile(**pairs)})
+
+    def pairs_of(self, task: str) -> PairFile | None:
+        """The file that is a task; None of the project's own tasks."""
+        return self.pairs if self.pairs is not None and self.pairs.name == task else None
+
+    @cached_property
+    def off_target_sha256(self) -> str | None:
+        """Of the bytes of the file of off-target prompts, when first asked."""
+        return None if self.off_target is None else sha256_file(self.off_target)
 
     @cached_property
     def mmlu_questions(self) -> Mmlu | None:
