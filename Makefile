@@ -43,7 +43,7 @@ run: corpus
 	@echo "tables: $(ROOT)/paper/tables (index.html); in the terminal: .venv/bin/python -m sparse_control show --root '$(ROOT)'"
 
 test: corpus
-	"$(BIN)/python" -m pytest -q
+	"$(BIN)/python" -m pytest -q -n auto --maxprocesses=4 --dist loadfile
 
 docs: $(ALL)
 	"$(BIN)/python" -m sphinx -W --keep-going -q -b html docs docs/_build/html
