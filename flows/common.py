@@ -9,13 +9,13 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-import click
 from prefect import Task
 from prefect.futures import PrefectFuture
 from prefect.task_runners import TaskRunner
 
 from flows.parameters import Run
 from flows.reports import ProgressBar
+from sparse_control.notes import note
 from sparse_control.receipt import Receipt
 from tasks.caching import finished, standing_receipt, started
 
@@ -122,7 +122,7 @@ class Progress:
 
     def say(self, line: str) -> None:
         """One line on stderr, in the flow's name."""
-        click.echo(f"{self.flow}: {line}", err=True)
+        note(f"{self.flow}: {line}")
 
     def summary(self, run: Run) -> dict[str, Any]:
         """What the flow returns: plain values only."""

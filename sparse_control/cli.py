@@ -15,6 +15,7 @@ from sparse_control.commands.export import export
 from sparse_control.commands.inputs import corpus, models
 from sparse_control.commands.lens import lens
 from sparse_control.commands.measure import run
+from sparse_control.commands.options import add_quiet
 from sparse_control.commands.recompute import reproduce, score, verify
 from sparse_control.commands.record import record
 from sparse_control.commands.serving import deployed, serve, stop
@@ -44,7 +45,16 @@ from sparse_control.commands.stage import stage
 )
 @click.version_option(__version__, prog_name="sparse-control")
 def cli() -> None:
-    """Internal state stability and the six-axis control protocol, measured and recomputed."""
+    """Internal state stability and the six-axis control protocol, measured and recomputed.
+
+    \b
+    python -m sparse_control doctor
+    python -m sparse_control show summary
+    python -m sparse_control verify
+    """
+
+
+add_quiet(cli)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -5,6 +5,7 @@ import importlib.util
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from pathlib import Path
 import click
 import pytest
 
-from sparse_control import cli
+from sparse_control import cli, notes
 from sparse_control.commands import doctor, entry, extras, measure
 from sparse_control.errors import InputError
 from sparse_control.protocol.panels import PanelSources
@@ -680,3 +681,42 @@ def test_text_that_is_no_unicode_is_refused(run, option):
     assert (code, out) == (2, "") and "is not valid UTF-8 text" in err
     code, out, err = run("run", "experiment-d", "--accept-code", "why \udcff")
     assert (code, out) == (2, "") and "is not valid UTF-8 text" in err
+
+
+def commands_of(command, names=()):
+    """Every command below one, with the words that call it."""
+    yield names, command
+    for name in command.list_commands(None) if isinstance(command, click.Group) else ():
+        yield from commands_of(command.get_command(None, name), (*names, name))
+
+
+def test_every_help_has_an_example_that_is_a_call_of_it(monkeypatch):
+    """The words are parsed as the shell would hand them on; files that an example names need not be there."""
+    monkeypatch.setattr(click.Path, "convert", lambda self, value, parameter, context: Path(value))
+    for names, command in commands_of(cli.cli):
+        text = (command.help or "").replace("\\\n", " ")
+        examples = re.findall(r"^\s*python -m sparse_control (.+)$", text, re.MULTILINE)
+        assert examples, f"{' '.join(names)}: --help has no example"
+        for example in examples:
+            words, context = shlex.split(example.split(" > ")[0]), click.Context(cli.cli)
+            assert words[: len(names)] == list(names), example
+            called = cli.cli
+            while isinstance(called, click.Group) and words and not words[0].startswith("-"):
+                called = called.get_command(context, words.pop(0))
+            if called is not cli.cli:
+                called.make_context(example, words)
+
+
+def test_quiet_silences_notes_and_leaves_results(run, monkeypatch, capsys, tmp_path):
+    for name in (notes.QUIET, "TQDM_DISABLE"):  # and undo what the option sets
+        monkeypatch.setenv(name, "")
+    notes.note("loud")
+    assert capsys.readouterr().err == "loud\n"
+    code, out, _ = run("models", "list", "--quiet")
+    assert code == 0 and "smollm2-135m-instruct" in out and os.environ["TQDM_DISABLE"] == "1"
+    notes.note("silent")
+    assert capsys.readouterr().err == ""
+    code, _, err = run("score", tmp_path / "absent.json", "--quiet")
+    assert code == 2 and "absent.json" in err
+    leaves = [command for _, command in commands_of(cli.cli) if not isinstance(command, click.Group)]
+    assert all(any(option.name == "quiet" for option in command.params) for command in leaves)

@@ -12,9 +12,10 @@ import click
 
 from sparse_control import __version__
 from sparse_control.commands.extras import BASE, EXTRAS, install_command
-from sparse_control.commands.options import ModelName, log, preset_option
+from sparse_control.commands.options import ModelName, preset_option
 from sparse_control.commands.text import json_text
 from sparse_control.errors import InputError
+from sparse_control.notes import note
 from sparse_control.project import cache_folder, project_folder
 
 RECOMPUTE, MEASURE = "reproduce, verify, show, score", "run"  # what a thing is needed for
@@ -75,7 +76,7 @@ def _examine_model(model: str, preset: str, threads: int | None, as_json: bool) 
     settings = load_settings(project_folder() / "params.yaml", preset, model)
     if threads is not None:
         settings = settings.model_copy(update={"threads": threads})
-    found = examine(settings, progress=log)
+    found = examine(settings, progress=note)
     click.echo(json_text(found) if as_json else "\n".join(told(found)))
     return all(check["ok"] for check in found["checks"])
 

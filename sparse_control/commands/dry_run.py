@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from sparse_control.commands.options import log
 from sparse_control.commands.text import aligned
 from sparse_control.errors import InputError
+from sparse_control.notes import note
 
 if TYPE_CHECKING:
     from sparse_control.protocol.given import GivenFile
@@ -32,7 +32,7 @@ def plan_lines(settings: "Settings", sources: "PanelSources", given: Sequence["G
 
     protocol = settings.protocol
     pin_threads(settings.threads)
-    log(f"loading {settings.model} ...")
+    note(f"loading {settings.model} ...")
     lm = load_model(settings.model, dtype=settings.dtype).with_template_arguments(protocol.template_arguments)
     for file in given:
         file.intervention(lm)
@@ -44,7 +44,7 @@ def plan_lines(settings: "Settings", sources: "PanelSources", given: Sequence["G
         raise InputError(f"{settings.model}: none of the tasks is supported by this model: {', '.join(protocol.tasks)}")
     try:
         items = planned(lm, protocol, pairs, off_target_panel(sources=sources), sources.pairs)
-        log("timing a few prompts ...")
+        note("timing a few prompts ...")
         rates = measured_rates(lm, protocol, supported[0]["fit"])
     except InputError:
         raise

@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sparse_control.commands.options import Folder, ModelName, log, root_option, source_options
+from sparse_control.commands.options import Folder, ModelName, root_option, source_options
 from sparse_control.errors import InputError
+from sparse_control.notes import note
 
 if TYPE_CHECKING:
     from sparse_control.protocol.panels import PanelSources
@@ -59,7 +60,7 @@ def export(
 
     from sparse_control.protocol.exported import exported
 
-    log("vectors at the outputs of the blocks ...")
+    note("vectors at the outputs of the blocks ...")
     found = exported(lm, applied, pairs)
     write_directions(out, found.by_layer, model_hint=lm.model.config.model_type)
     layers = ", ".join(map(str, found.by_layer))
@@ -72,4 +73,4 @@ def export(
         f"{found.moved_by_vectors:+.3f} by the vectors at the last token, of a gap of {found.gap:.3f}"
     )
     if out.suffix == ".gguf" and 0 in found.by_layer:
-        log("note: llama.cpp takes no vector of layer 0; repeng does")
+        note("note: llama.cpp takes no vector of layer 0; repeng does")

@@ -4,18 +4,27 @@ from pathlib import Path
 
 import click
 
-from sparse_control.commands.options import Folder, log, preset_options
+from sparse_control.commands.options import Folder, preset_options
+from sparse_control.notes import note
 from sparse_control.project import project_folder
 
 
 @click.group()
 def models() -> None:
-    """Model weights: which there are, and how to get them."""
+    """Model weights: which there are, and how to get them.
+
+    \b
+    python -m sparse_control models list
+    """
 
 
 @models.command("list")
 def models_list() -> None:
-    """The registry, and what stands in the cache."""
+    """The registry, and what is in the cache.
+
+    \b
+    python -m sparse_control models list
+    """
     from sparse_control.models.fetch import model_path
     from sparse_control.registry import registry
 
@@ -35,12 +44,16 @@ def models_fetch(name: str) -> None:
     """
     from sparse_control.models.fetch import fetch_model
 
-    click.echo(fetch_model(name, progress=log))
+    click.echo(fetch_model(name, progress=note))
 
 
 @click.group()
 def corpus() -> None:
-    """The Jacobian corpus: the text the Jacobians are averaged over."""
+    """The Jacobian corpus: the text the Jacobians are averaged over.
+
+    \b
+    python -m sparse_control corpus build
+    """
 
 
 @corpus.command("build")
@@ -58,7 +71,7 @@ def corpus_build(preset: str, model: str | None, out: Path | None) -> None:
     from sparse_control.settings import load_settings
 
     settings = load_settings(project_folder() / "params.yaml", preset, model)
-    built = build(settings, load_model(settings.model), progress=log)
+    built = build(settings, load_model(settings.model), progress=note)
     if out is not None:
         for name in (WINDOWS, METADATA):
             write_bytes(out / name, (built / name).read_bytes())

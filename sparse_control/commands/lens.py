@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sparse_control.commands.options import log, model_option, preset_option, wait_option
+from sparse_control.commands.options import model_option, preset_option, wait_option
 from sparse_control.commands.text import json_text
 from sparse_control.errors import InputError
+from sparse_control.notes import note
 from sparse_control.project import project_folder
 
 if TYPE_CHECKING:
@@ -40,6 +41,9 @@ def lens() -> None:
     """Jacobian lenses in their published file form: write, show, score. Not official ISS.
 
     Layers count as in those files: layer l is the output of block l, the state h^(l+1).
+
+    \b
+    python -m sparse_control lens show FILE
     """
 
 
@@ -77,11 +81,11 @@ def lens_write(
 
     pin_threads(settings.threads)
     lm = load_model(settings.model, dtype=settings.dtype)
-    windows = load_corpus(build(settings, lm, progress=log))
+    windows = load_corpus(build(settings, lm, progress=note))
     if prompts > len(windows):
         raise InputError(f"--prompts: {prompts} asked for, the corpus has {len(windows)} windows")
     numbers = len(layers) * lm.width**2
-    log(
+    note(
         f"lens: {lm.width} products through {windows.input_ids.shape[1]} tokens for each of {prompts} prompts; "
         f"about {20 * numbers / 1e6:.0f} MB of memory beside the model, {4 * numbers / 1e6:.0f} MB on disk, "
         f"and {8 * numbers / 1e6:.0f} MB more until it is done"
@@ -157,7 +161,7 @@ def lens_score(
     pin_threads(settings.threads)
     lm = load_model(settings.model, dtype=settings.dtype)
     if difference := _difference(read.metadata, lm.identity):
-        log(printable(f"warning: the lens was fitted on another model than {lm.name}: {difference}"))
+        note(printable(f"warning: the lens was fitted on another model than {lm.name}: {difference}"))
     result = lens_iss(lm, read, settings, facts=facts, layers=layers)
     if as_json:
         result |= {"lens_sha256": sha256_file(file), "preset": preset, "provenance": lm.provenance}

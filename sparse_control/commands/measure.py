@@ -14,7 +14,6 @@ from sparse_control.commands.options import (
     Strength,
     Text,
     layer_options,
-    log,
     model_option,
     preset_option,
     run_root_option,
@@ -23,6 +22,7 @@ from sparse_control.commands.options import (
     wait_option,
 )
 from sparse_control.errors import InputError
+from sparse_control.notes import note
 from sparse_control.project import project_folder
 
 if TYPE_CHECKING:
@@ -35,7 +35,11 @@ WEAK = 0.02  # of the activations' norm: a push below it is told of
 
 @click.group(commands=[generate])
 def run() -> None:
-    """Measure on a model, or let it write; an interrupted measurement goes on where it stopped."""
+    """Measure on a model, or let it write; an interrupted measurement goes on where it stopped.
+
+    \b
+    python -m sparse_control run six-axis --preset smoke --task ioi
+    """
 
 
 def _run_flow(
@@ -270,7 +274,7 @@ def run_six_axis(
     narrowed = lambda settings: templated(restricted(settings, **which), template)  # noqa: E731
     settings = narrowed(load_settings(project_folder() / "params.yaml", preset, model))
     for line in given_reports(settings, sources):
-        log(f"six-axis: {line}")
+        note(f"six-axis: {line}")
     if dry_run:
         from sparse_control.commands.dry_run import plan_lines
         from sparse_control.models.locate import check_model_name
@@ -320,5 +324,5 @@ def _say_numbers(root: Path, files: Sequence[str], as_json: bool, fitted: bool) 
         click.echo("\nPush: what is added at dose 1, over the norm of what is there.")
     for row in rows:
         if not fitted and is_given(row["selector"]) and row["push"] is not None and row["push"] < WEAK:
-            log(f"six-axis: {row['selector']} adds {row['push']:.2g} of the activations' norm at dose 1, which hardly "
-                "any readout can show; give --strength X, or --strength fit")  # fmt: skip
+            click.echo(f"warning: {row['selector']} adds {row['push']:.2g} of the activations' norm at dose 1, which "
+                "hardly any readout can show; give --strength X, or --strength fit", err=True)  # fmt: skip

@@ -9,6 +9,7 @@ import click
 
 from sparse_control.errors import InputError
 from sparse_control.files import LARGEST_TEXT, check_size, parse_json
+from sparse_control.notes import be_quiet
 
 
 class Folder(click.Path):
@@ -219,6 +220,21 @@ def layer_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return layer(row(function))
 
 
-def log(line: str) -> None:
-    """One line of progress, on stderr."""
-    click.echo(line, err=True)
+def _quiet(context: click.Context, parameter: click.Parameter, value: bool) -> None:
+    if value:
+        be_quiet()
+
+
+QUIET = click.Option(
+    ["--quiet"], is_flag=True, is_eager=True, expose_value=False, callback=_quiet,
+    help="No progress and no notes; results, warnings and errors stay.",
+)  # fmt: skip
+
+
+def add_quiet(command: click.Command) -> None:
+    """Give a command, or every command of a group, the option `--quiet`."""
+    if not isinstance(command, click.Group):
+        command.params.append(QUIET)
+        return
+    for each in command.commands.values():
+        add_quiet(each)

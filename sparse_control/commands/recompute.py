@@ -19,7 +19,12 @@ from sparse_control.project import project_folder
 @click.option("--out", type=Folder(), default=None, metavar="DIR", help="Default: tables/ of the root's paper folder.")
 @wait_option
 def reproduce(root: Path | None, out: Path | None, wait: bool) -> None:
-    """Recompute every table from the saved measurements; LaTeX, CSV and HTML."""
+    """Recompute every table from the saved measurements; LaTeX, CSV and HTML.
+
+    \b
+    python -m sparse_control reproduce
+    python -m sparse_control reproduce --root runs/smoke
+    """
     from sparse_control.paper import reproduce as make
     from sparse_control.paper import undrawn
     from sparse_control.records.manifest import changed_measurements
@@ -44,7 +49,12 @@ def reproduce(root: Path | None, out: Path | None, wait: bool) -> None:
 @click.option("-v", "--verbose", is_flag=True, help="Every check, not only failures, warnings and skips.")
 @click.option("--from-states", is_flag=True, help="Also recompute ISS from the transported states that are kept.")
 def verify(root: Path | None, as_json: bool, verbose: bool, from_states: bool) -> None:
-    """Check hashes, records, tables, claims and provenance."""
+    """Check hashes, records, tables, claims and provenance.
+
+    \b
+    python -m sparse_control verify
+    python -m sparse_control verify --root runs/smoke -v
+    """
     from sparse_control.records.paths import committed_root
     from sparse_control.verify import verify as run_checks
 

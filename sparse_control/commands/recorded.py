@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sparse_control.commands.options import log
 from sparse_control.errors import InputError
+from sparse_control.notes import note
 from sparse_control.project import project_folder
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def loaded(model: str | None, measured: "Measurement | None") -> "LanguageModel"
         raise InputError(f"the record was measured on {name}, which is no registry name; say where it is by --model")
     settings = load_settings(project_folder() / "params.yaml", "smoke", name)
     check_model_name(settings.model)
-    log(f"loading {settings.model} ...")
+    note(f"loading {settings.model} ...")
     lm = load_model(settings.model, dtype=settings.dtype).with_template_arguments(
         settings.protocol.template_arguments
         if measured is None
@@ -110,7 +110,7 @@ def recorded_intervention(
         raise InputError(f"{path}: the pairs of {measured.task} come from {made_of}; give it by {flags}")
     support = tuple(parse_site(name) for name in measured.support)
     fit = measured.gate.fit
-    log(f"directions from the fitting split of {measured.task}, seed {measured.seed} ...")
+    note(f"directions from the fitting split of {measured.task}, seed {measured.seed} ...")
     fitted = fitted_directions(
         lm, support, task=measured.task, seed=measured.seed, n_pairs=fit.built,
         minimum_gap=measured.gate.minimum_gap, sources=sources,

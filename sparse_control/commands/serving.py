@@ -18,7 +18,11 @@ DEPLOYED = ("official-iss", "six-axis", "reproduce")
 @click.command(hidden=True)
 @click.option("--port", type=click.IntRange(1, 65535), default=4200, show_default=True)
 def serve(port: int) -> None:
-    """Start server and worker, register the deployments and print what to type."""
+    """Start server and worker, register the deployments and print what to type.
+
+    \b
+    python -m sparse_control serve --port 4200
+    """
     from sparse_control.serving import SECRET
 
     serving = import_module("flows.serve")
@@ -38,7 +42,11 @@ def serve(port: int) -> None:
 
 @click.command(hidden=True)
 def stop() -> None:
-    """End server and worker."""
+    """End server and worker.
+
+    \b
+    python -m sparse_control stop
+    """
     try:
         from sparse_control.serving import stop as end
     except ModuleNotFoundError:  # without what starts them nothing was started
@@ -50,7 +58,11 @@ def stop() -> None:
 @click.argument("flow")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def deployed(flow: str, arguments: tuple[str, ...]) -> None:
-    """Run a deployed FLOW on the worker, watched to its end; ARGUMENTS are those of `prefect deployment run`."""
+    """Run a deployed FLOW on the worker, watched to its end; ARGUMENTS are those of `prefect deployment run`.
+
+    \b
+    python -m sparse_control deployed official-iss -p preset=smoke
+    """
     from sparse_control.serving import auth_string, client_environment, known
 
     home = prefect_home()

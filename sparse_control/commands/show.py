@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from sparse_control.commands.options import ModelName, preset_options, root_option
+from sparse_control.commands.options import ModelName, add_quiet, preset_options, root_option
 from sparse_control.commands.text import aligned
 from sparse_control.errors import InputError, NotAvailable
 from sparse_control.project import project_folder
@@ -33,13 +33,16 @@ class Tables(click.Group):
         if name not in TABLES:
             raise InputError(f"no table {name!r}; there are: {', '.join([*self.commands, *TABLES])}")
 
-        @click.command(name, help=f"{TABLES[name].title}.", short_help=TABLES[name].title)
+        example = f"\b\npython -m sparse_control show {name}"
+
+        @click.command(name, help=f"{TABLES[name].title}.\n\n{example}", short_help=TABLES[name].title)
         @root_option
         @wide_option
         @click.pass_context
         def table(context: click.Context, root: Path | None, wide: bool) -> None:
             click.echo(_tables([name], context, root, wide), nl=False)
 
+        add_quiet(table)
         return table
 
 
@@ -103,7 +106,11 @@ def show(context: click.Context, root: Path | None, plot: str | None, out: Path 
 @wide_option
 @click.pass_context
 def show_iss(context: click.Context, root: Path | None, wide: bool) -> None:
-    """Every table of official ISS."""
+    """Every table of official ISS.
+
+    \b
+    python -m sparse_control show iss
+    """
     click.echo(_tables(_in_group("iss"), context, root, wide), nl=False)
 
 
@@ -119,6 +126,9 @@ def show_protocol(
     """What the six-axis protocol is on a model, and its tables.
 
     Axes with their thresholds, tasks, selectors, direction rules and sites come first, as the preset has them.
+
+    \b
+    python -m sparse_control show protocol --plan
     """
     from sparse_control.protocol.grid import restricted
     from sparse_control.settings import load_settings
@@ -153,6 +163,9 @@ def show_provenance(context: click.Context, file: Path, root: Path | None) -> No
     """Where FILE comes from: inputs, hashes, settings, code, versions, seeds, back to weights and corpus.
 
     FILE is a table, a page, measurements, the freeze, factors, a reference or the corpus, below the root.
+
+    \b
+    python -m sparse_control show provenance paper/tables/official_iss.tex
     """
     from sparse_control.provenance import provenance_lines
     from sparse_control.records.paths import committed_root
@@ -167,6 +180,9 @@ def show_sites(model: str | None) -> None:
     """Where an intervention can act in MODEL: names, counts and widths; nothing is loaded.
 
     MODEL is a registry name, a hub id, a directory or a .gguf file; the one of params.yaml by default.
+
+    \b
+    python -m sparse_control show sites smollm2-135m-instruct
     """
     from sparse_control.models.shape import model_shape
     from sparse_control.protocol.description import sites

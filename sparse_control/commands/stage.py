@@ -8,7 +8,8 @@ from pathlib import Path
 
 import click
 
-from sparse_control.commands.options import Folder, log, preset_options, run_root_option, wait_option
+from sparse_control.commands.options import Folder, preset_options, run_root_option, wait_option
+from sparse_control.notes import note
 from sparse_control.project import project_folder
 from sparse_control.records.paths import ALTERNATIVES, NULL_NAMES, STAGES
 
@@ -43,7 +44,7 @@ def stage(
     check_queries(settings)
     width, _ = shape_of(settings.model)
     for left_out in settings.ranks_left_out(width):
-        log(f"params.yaml: {left_out} of {settings.model}")
+        note(f"params.yaml: {left_out} of {settings.model}")
     root = root or project_folder() / "runs" / preset
     with root_lock(root, wait=wait):
         for name in names:
