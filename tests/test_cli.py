@@ -720,3 +720,21 @@ def test_quiet_silences_notes_and_leaves_results(run, monkeypatch, capsys, tmp_p
     assert code == 2 and "absent.json" in err
     leaves = [command for _, command in commands_of(cli.cli) if not isinstance(command, click.Group)]
     assert all(any(option.name == "quiet" for option in command.params) for command in leaves)
+
+
+@pytest.mark.parametrize(
+    "words, typed, expected",
+    [
+        (["run", "six-axis", "--task"], "mcqa_s", ["mcqa_stem"]),
+        (["run", "six-axis", "--selector"], "driver", ["driver_omp", "driver_omp_remeasured"]),
+        (["run", "six-axis", "--preset"], "pa", ["paper"]),
+        (["run", "official-iss", "--model"], "smol", ["smollm2-135m-instruct"]),
+        (["show"], "official", ["official_iss"]),
+        (["run"], "gen", ["generate"]),
+    ],
+)
+def test_the_shell_completes_names_without_loading_a_model(words, typed, expected):
+    from click.shell_completion import ShellComplete
+
+    found = ShellComplete(cli.cli, {}, "sparse-control", "_X").get_completions(words, typed)
+    assert [item.value for item in found] == expected

@@ -13,6 +13,7 @@ from sparse_control.commands.options import (
     Folder,
     Strength,
     Text,
+    known,
     layer_options,
     model_option,
     preset_option,
@@ -216,9 +217,12 @@ _add(
 @run.command("six-axis")
 @preset_option
 @_where_options
-@click.option("--task", "tasks", multiple=True, metavar="TASK", help="Only this task; repeat for several.")
-@click.option("--selector", "selectors", multiple=True, metavar="NAME", help="Only this selector; repeat for several.")
-@click.option("--condition", "conditions", multiple=True, metavar="P|F|O", help="Only this direction rule.")
+@click.option("--task", "tasks", multiple=True, metavar="TASK", shell_complete=known("tasks"),
+              help="Only this task; repeat for several.")  # fmt: skip
+@click.option("--selector", "selectors", multiple=True, metavar="NAME", shell_complete=known("selectors"),
+              help="Only this selector; repeat for several.")  # fmt: skip
+@click.option("--condition", "conditions", multiple=True, metavar="P|F|O", shell_complete=known("conditions"),
+              help="Only this direction rule.")  # fmt: skip
 @click.option("--seed", "seeds", multiple=True, type=int, metavar="N", help="Only this seed; repeat for several.")
 @source_options(off_target=True)
 @template_option

@@ -1,6 +1,6 @@
 """What several commands take: folders, preset and model, and where their progress goes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ import click
 from sparse_control.errors import InputError
 from sparse_control.files import LARGEST_TEXT, check_size, parse_json
 from sparse_control.notes import be_quiet
+from sparse_control.project import project_folder
 
 
 class Folder(click.Path):
@@ -77,6 +78,37 @@ def _each_once(context: click.Context, parameter: click.Parameter, value: tuple[
     return dict(value)
 
 
+Complete = Callable[[click.Context, click.Parameter, str], list[str]]
+
+
+def completing(names: Callable[[], Iterable[str]]) -> Complete:
+    """For `shell_complete`: those of the names that begin with what is typed; asked for then and no earlier."""
+    return lambda context, parameter, typed: [name for name in names() if name.startswith(typed)]
+
+
+def _presets() -> Iterable[str]:
+    from sparse_control.files import read_yaml
+
+    return read_yaml(project_folder() / "params.yaml").get("presets", {})
+
+
+def _models() -> Iterable[str]:
+    from sparse_control.registry import registry
+
+    return registry()
+
+
+def known(kind: str) -> Complete:
+    """Completes tasks, selectors or conditions."""
+
+    def names() -> Iterable[str]:
+        from sparse_control.protocol.grid import KNOWN
+
+        return KNOWN[kind]
+
+    return completing(names)
+
+
 def template_option(function: Callable[..., Any]) -> Callable[..., Any]:
     """`--template`, repeated; the arguments by name."""
     return click.option(
@@ -112,7 +144,7 @@ def wait_option(function: Callable[..., Any]) -> Callable[..., Any]:
 def preset_option(function: Callable[..., Any], default: str = "smoke") -> Callable[..., Any]:
     """`--preset`."""
     return click.option(
-        "--preset", default=default, show_default=True, metavar="NAME",
+        "--preset", default=default, show_default=True, metavar="NAME", shell_complete=completing(_presets),
         help="Settings of params.yaml: smoke (minutes), paper (the whole study) or medium (a larger model).",
     )(function)  # fmt: skip
 
@@ -120,7 +152,7 @@ def preset_option(function: Callable[..., Any], default: str = "smoke") -> Calla
 def model_option(function: Callable[..., Any]) -> Callable[..., Any]:
     """`--model`."""
     return click.option(
-        "--model", type=ModelName(), metavar="NAME",
+        "--model", type=ModelName(), metavar="NAME", shell_complete=completing(_models),
         help="Registry name (models list), hub id, directory or .gguf file; the preset's own by default.",
     )(function)  # fmt: skip
 

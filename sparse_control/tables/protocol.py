@@ -168,8 +168,8 @@ def _axis(name: str, *, title: str, caption: str, columns: tuple[Column, ...]) -
         name=name,
         title=title,
         caption=(
-            f"{caption} Shown: the two selectors, and Coverage-Driver with 8 sites where it was measured; the .csv has "
-            "the controls too, and table Selectors and controls compares them."
+            f"{caption} Shown: Driver-OMP, Coverage-Driver and what was given as a file, or every selector where none "
+            "of these was measured; the .csv has all, and table Selectors and controls compares them."
         ),
         section=f"Six-axis protocol, {title}",
         group="protocol",
