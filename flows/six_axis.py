@@ -13,7 +13,7 @@ from flows.reports import tables_artifact
 from sparse_control.models.identity import model_identity
 from sparse_control.protocol.given import GivenFile
 from sparse_control.protocol.grid import restricted, studies, templated
-from sparse_control.protocol.panels import PairFile, PanelSources
+from sparse_control.protocol.panels import PairFile, PanelSources, drawn_from
 from sparse_control.protocol.stored import Survey, said, survey
 from sparse_control.records.lock import root_lock
 from tasks.six_axis import STUDY, record, study
@@ -124,10 +124,12 @@ def _studies(run: Run, sources: PanelSources, found: Survey, given: tuple[GivenF
         label = f"{panel}, {selector}, {condition}"
 
         def units() -> list[Step]:
-            # the selectors and conditions of one seed share most of their work, so they follow each other
+            # records of one seed whose fitting pairs are the same share most of their work, so they follow each other
+            of = drawn_from(panel, "fit")[0]
+            first = min(index for index, task in enumerate(protocol.tasks) if drawn_from(task, "fit")[0] == of)
             return [
-                Step(record, f"{label}, seed {seed}", own | {"seed": seed}, order=(protocol.tasks.index(panel), index))
-                for index, seed in enumerate(protocol.seeds_of(panel))
+                Step(record, f"{label}, seed {seed}", own | {"seed": seed}, order=(first, seed))
+                for seed in protocol.seeds_of(panel)
             ]
 
         return Step(study, label, own, units)

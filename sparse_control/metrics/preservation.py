@@ -1,6 +1,7 @@
 """Axis 5, off-target preservation: how much unrelated outputs change (source document, 05)."""
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -28,13 +29,26 @@ def kl_divergence(logits_p: Any, logits_q: Any) -> float:
         ValueError: names the argument that is empty, non-numeric, NaN, +inf, not flat, of another length, or
             without any mass.
     """
-    p, q = (_log_softmax(name, values) for name, values in (("logits_p", logits_p), ("logits_q", logits_q)))
-    equal_lengths(logits_p=p, logits_q=q)
+    return kl_divergences(logits_p, [logits_q])[0]
+
+
+def kl_divergences(logits_p: Any, several: Iterable[Any]) -> list[float]:
+    """`kl_divergence` of one p from each of several q; what p alone decides is computed once.
+
+    Raises:
+        ValueError: as `kl_divergence`.
+    """
+    p = _log_softmax("logits_p", logits_p)
     mass = p > -math.inf
-    p, q = p[mass], q[mass]
-    if np.any(q == -math.inf):
-        return math.inf
-    return max(0.0, float(np.sum(np.exp(p) * (p - q))))
+    weights, kept = np.exp(p[mass]), p[mass]
+    values = []
+    for logits_q in several:
+        q = _log_softmax("logits_q", logits_q)
+        equal_lengths(logits_p=p, logits_q=q)
+        q = q[mass]
+        infinite = np.any(q == -math.inf)
+        values.append(math.inf if infinite else max(0.0, float(np.sum(weights * (kept - q)))))
+    return values
 
 
 def _log_softmax(name: str, logits: Any) -> np.ndarray:

@@ -15,7 +15,7 @@ from sparse_control.models import LanguageModel
 from sparse_control.models.sites import Site
 from sparse_control.protocol.directions import mean_contrast
 from sparse_control.protocol.effects import EFFECTS, Effects, effect_columns, joint_readouts, measured_effects
-from sparse_control.protocol.gate import GatedPairs, gated_pairs, kept_pairs, read_sites
+from sparse_control.protocol.gate import GatedPairs, gated_pairs, kept_pairs, read_sites, same_panel_pairs
 from sparse_control.protocol.intervention import Intervention
 from sparse_control.protocol.panels import Pair, PanelSources, build_pairs, drawn_from, off_target_panel
 from sparse_control.protocol.preservation import OffTargetPanel
@@ -88,9 +88,13 @@ class Fitting:
 
     def pairs(self, task: str, seed: int) -> GatedPairs:
         """`gated_pairs`, kept until those after it take more than `MAXIMUM_BYTES` together."""
-        key = (task, seed)
+        key, of = (task, seed), drawn_from(task, "fit")[0]
         if key not in self._pairs:
-            self._pairs[key] = gated_pairs(self.lm, self.protocol, task, seed, self.sources)
+            other = self._pairs.get((of, seed))
+            if other is not None and other.splits is not None:
+                self._pairs[key] = same_panel_pairs(other, task)
+            else:
+                self._pairs[key] = gated_pairs(self.lm, self.protocol, task, seed, self.sources)
             sizes = {key: _tensor_bytes(pairs.splits) for key, pairs in self._pairs.items()}
             for old in list(self._pairs)[:-1]:
                 if sum(sizes.values()) <= MAXIMUM_BYTES:

@@ -1,7 +1,7 @@
 """The baseline gate: pairs are read unpatched, and one that the model does not tell apart is dropped and counted."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -103,6 +103,13 @@ def gated_pairs(
     every = stream_sites(lm, protocol)
     stream = tuple(site for site in every if splits["fit"].contrasts[site].any())
     return GatedPairs(counts, None, alive, len(sites) - len(alive), splits, stream, len(every) - len(stream))
+
+
+def same_panel_pairs(pairs: GatedPairs, task: str) -> GatedPairs:
+    """What `gated_pairs` gives for a "same panel" task, from the supported task whose pairs it has; nothing is read."""
+    of = {name: drawn_from(task, name)[1] for name in SPLITS}
+    counts = {"minimum_gap": pairs.counts["minimum_gap"], **{name: pairs.counts[of[name]] for name in SPLITS}}
+    return replace(pairs, counts=counts, splits={name: pairs.splits[of[name]] for name in SPLITS})
 
 
 def _too_few(counts: dict[str, Any], protocol: ProtocolSettings) -> str | None:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sparse_control.metrics.preservation import kl_divergence
+from sparse_control.metrics.preservation import kl_divergences
 from sparse_control.models import LanguageModel
 from sparse_control.models.decode import as_prompt
 from sparse_control.models.sites import Site
@@ -73,9 +73,8 @@ def measured_preservation(
         additions = intervention.additions(live, borrowed, n, turned, panel.prompts.activations)
         patched = panel.prompts.patched_logits(additions)  # (P, R, V)
         plain = _float64(panel.prompts.logits)
-        for column, dose in enumerate(live):
-            under = _float64(patched[:, column])
-            rows[dose] = [kl_divergence(p, q) for p, q in zip(plain, under, strict=True)]
+        by_prompt = [kl_divergences(p, _float64(under)) for p, under in zip(plain, patched, strict=True)]
+        rows |= dict(zip(live, map(list, zip(*by_prompt, strict=True)), strict=True))
     return {"prompts": list(panel.ids), "kl": rows[1.0], "kl_by_dose": [rows[dose] for dose in doses]}
 
 

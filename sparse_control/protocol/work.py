@@ -235,11 +235,11 @@ def planned(
         def item(selector: str, condition: str, works: list[Work]) -> Item:
             return Item(task, selector, condition, seeds, n_sites, sum(works, Work()))
 
-        shared = [reading_work(task, splits) for splits in batches]
+        shared = []
         for seed, splits in zip(seeds, batches, strict=True):
-            if (of, seed, "effects") not in chosen:
-                shared.append(effects_work(protocol, splits["fit"], n_sites))
-                chosen.add((of, seed, "effects"))
+            if (of, seed, "shared") not in chosen:
+                shared += [reading_work(task, splits), effects_work(protocol, splits["fit"], n_sites)]
+                chosen.add((of, seed, "shared"))
         items.append(item("shared", "", shared))
         for selector in protocol.selectors:
             basis = (selector in SELECTORS and SELECTORS[selector].choice_of) or selector

@@ -12,7 +12,7 @@ from scipy import stats
 
 from sparse_control.metrics.dose import progress, signed_spearman
 from sparse_control.metrics.feedback import endpoint_metrics
-from sparse_control.metrics.preservation import kl_divergence, preservation_summary
+from sparse_control.metrics.preservation import kl_divergence, kl_divergences, preservation_summary
 from sparse_control.metrics.reachability import rel_tar
 from sparse_control.metrics.reuse import mcqa_recovery
 from sparse_control.metrics.reversal import reversal_metrics
@@ -162,6 +162,8 @@ def test_kl_of_large_logits_neither_caps_nor_overflows():
     assert kl_divergence([1e308, -1e308], [1e308, -1e308]) == 0.0
     assert kl_divergence([0.0, -2000.0], [0.0, -math.inf]) == math.inf
     assert kl_divergence([0.0, -math.inf], [0.0, -math.inf]) == 0.0
+    several = [[0.0, -2000.0], [0.0, -math.inf], [1.0, 3.0]]
+    assert kl_divergences([0.0, -1.0], several) == [kl_divergence([0.0, -1.0], q) for q in several]
 
 
 def test_kl_with_small_steps_is_not_negative():

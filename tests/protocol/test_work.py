@@ -5,7 +5,9 @@ from functools import cached_property
 from itertools import product
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 from sparse_control.errors import UnsupportedModel
 from sparse_control.protocol import gate
@@ -153,6 +155,15 @@ def test_the_same_panel_shares_choices_and_a_selector_may_want_more_sites(lm):
             record_sections(fitting, RecordKey(lm.name, task, "driver_omp", "P", 2))
     work = most(lm, protocol(tasks=tasks[:2], **which))
     assert tuple(counted) == (work.forwards, work.tokens)
+    with counting(lm) as counted:
+        anew = Fitting(lm, settings).pairs("ioi_same_panel", 2)
+    assert counted[0] > 0, "read where the pairs of the task are not at hand"
+    shared = fitting.pairs("ioi_same_panel", 2)
+    assert (anew.counts, anew.sites) == (shared.counts, shared.sites)
+    for name, split in anew.splits.items():
+        assert split.pairs == shared.splits[name].pairs
+        assert np.array_equal(split.y_source, shared.splits[name].y_source)
+        assert all(torch.equal(split.contrasts[s], shared.splits[name].contrasts[s]) for s in split.contrasts)
     eight = protocol(tasks=tasks, conditions=["P"], selectors=["coverage_driver_k8"], effects="measured")
     found = [item for item in planned(lm, eight, build_all_pairs(lm, eight, pairs), OTHERS) if item.task != "all"]
     (item,) = [item for item in found if item.selector == "coverage_driver_k8"]
