@@ -22,6 +22,7 @@ from sparse_control.protocol.panels import PanelSources
 from sparse_control.records.paths import ModelPaths
 from sparse_control.settings import load_settings
 from tests.support.measured_root import build_root
+from tests.support.tiny import save_tiny
 
 PROJECT = Path(__file__).parent.parent
 EXAMPLE = PROJECT / "examples" / "score_example.json"
@@ -738,3 +739,24 @@ def test_the_shell_completes_names_without_loading_a_model(words, typed, expecte
 
     found = ShellComplete(cli.cli, {}, "sparse-control", "_X").get_completions(words, typed)
     assert [item.value for item in found] == expected
+
+
+def test_a_dry_run_reads_no_weights(run, monkeypatch, tmp_path):
+    """Its counts are those of the plan of the loaded model, timed apart from it."""
+    folder = save_tiny(tmp_path / "tiny")
+    rows = [{"source": f"w{20 + n} w3 w4", "target": f"w{50 + n} w3 w4", "source_answer": " w5", "target_answer": " w6"}
+            for n in range(24)]  # fmt: skip
+    pairs = tmp_path / "mine.jsonl"
+    pairs.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    asked = ["--model", folder, "--pairs", pairs, "--selector", "top_k", "--root", tmp_path / "root", "--dry-run"]
+    with monkeypatch.context() as patch:
+        patch.setattr("sparse_control.models.load_model", None)
+        code, out, err = run("run", "six-axis", *asked)
+    assert code == 0, err
+    counted = [line.split() for line in out.splitlines() if line.startswith(("mine", "total"))]
+    code, out, _ = run("run", "six-axis", *asked, "--timed")
+    timed = [line.split() for line in out.splitlines() if line.startswith(("mine", "total"))]
+    assert code == 0 and [line[: len(words)] for line, words in zip(timed, counted, strict=True)] == counted
+    assert all(len(line) > len(words) for line, words in zip(timed, counted, strict=True))
+    assert not (tmp_path / "root").exists()
+    assert run("run", "six-axis", "--timed")[0] == 2

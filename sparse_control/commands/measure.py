@@ -239,7 +239,8 @@ _add(
     "to their targets.",
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="The six numbers unrounded, as one JSON object.")
-@click.option("--dry-run", is_flag=True, help="Print sites, forwards, tokens and estimated time; measure nothing.")
+@click.option("--dry-run", is_flag=True, help="Print sites, forwards and tokens; load and measure nothing.")
+@click.option("--timed", is_flag=True, help="With --dry-run: load the model, and estimate the time on a few prompts.")
 @click.option("--replace", is_flag=True,
               help="Measure records again that were measured with other settings, code or model files; the old ones "
               "are moved to replaced/ of the folder. Without it such a run is refused.")  # fmt: skip
@@ -247,7 +248,8 @@ def run_six_axis(
     preset: str, model: str | None, root: Path | None, workers: str, dask: str | None, wait: bool,
     tasks: tuple[str, ...], selectors: tuple[str, ...], conditions: tuple[str, ...], seeds: tuple[int, ...],
     sources: "PanelSources", template: dict[str, Any], interventions: tuple[Path, ...],
-    layer: int | None, row: int | None, strength: float | None, as_json: bool, dry_run: bool, replace: bool,
+    layer: int | None, row: int | None, strength: float | None, as_json: bool, dry_run: bool, timed: bool,
+    replace: bool,
 ) -> None:  # fmt: skip
     """The six-axis protocol: can a push hit, undo, dial, track, spare and carry over?
 
@@ -272,6 +274,8 @@ def run_six_axis(
     from sparse_control.protocol.grid import restricted, templated
     from sparse_control.settings import load_settings
 
+    if timed and not dry_run:
+        raise InputError("--timed: says how --dry-run estimates; give both")
     given = _given(interventions, layer, row, strength)
     which = {"tasks": tasks, "selectors": selectors, "conditions": conditions, "seeds": seeds}
     which |= {"given": given, "pairs": sources.pairs}
@@ -284,7 +288,7 @@ def run_six_axis(
         from sparse_control.models.locate import check_model_name
 
         check_model_name(settings.model)
-        click.echo("\n".join(plan_lines(settings, sources, given)))
+        click.echo("\n".join(plan_lines(settings, sources, given, timed)))
         return
     where = {"preset": preset, "model": model, "root": root, "workers": workers, "dask": dask, "wait": wait}
     more = {"sources": sources, "replace": replace, "given": given}

@@ -145,7 +145,7 @@ def preset_option(function: Callable[..., Any], default: str = "smoke") -> Calla
     """`--preset`."""
     return click.option(
         "--preset", default=default, show_default=True, metavar="NAME", shell_complete=completing(_presets),
-        help="Settings of params.yaml: smoke (minutes), paper (the whole study) or medium (a larger model).",
+        help="Settings of params.yaml, such as smoke (minutes), paper (the whole study), qwen-0.5b (a larger model).",
     )(function)  # fmt: skip
 
 
