@@ -329,6 +329,8 @@ def _say_numbers(root: Path, files: Sequence[str], as_json: bool, fitted: bool) 
         click.echo()
         for line in aligned([HEADINGS, *number_rows(rows)]):
             click.echo(line)
+        for task, reason in dict.fromkeys((row["task"], row["reason"]) for row in rows if row["reason"]):
+            click.echo(f"\n{task} is not supported by this model: {reason}")
         click.echo("\nPush: what is added at dose 1, over the norm of what is there.")
     for row in rows:
         if not fitted and is_given(row["selector"]) and row["push"] is not None and row["push"] < WEAK:

@@ -14,7 +14,7 @@ from sparse_control.tables.summary import SUMMARY
 PUSH = Column("Push", lambda row: fixed(row["push"], 2))
 COLUMNS = (*WHICH, SUMMARY.columns[1], PUSH, *SUMMARY.columns[2:])
 HEADINGS = tuple(column.heading.replace("\n", " ") for column in COLUMNS)
-FIELDS = dict.fromkeys(("model", *KEYS, *COUNTS, "push", *SUMMARY.fields))
+FIELDS = dict.fromkeys(("model", *KEYS, *COUNTS, "push", *SUMMARY.fields, "reason"))
 
 
 def push(record: Measurement) -> float | None:
@@ -26,6 +26,8 @@ def push(record: Measurement) -> float | None:
 def numbers(root: Path, files: Sequence[str]) -> list[Row]:
     """A row for each (task, selector, direction rule), unrounded, over every seed that its file has.
 
+    `reason` says why none of its seeds is supported by the model.
+
     Args:
         root: the folder measured into.
         files: six-axis files relative to it.
@@ -34,10 +36,14 @@ def numbers(root: Path, files: Sequence[str]) -> list[Row]:
         InputError: as `read_measurements`.
     """
     records = [record for name in dict.fromkeys(files) for record in read_measurements(root, Path(root, name))]
+    reasons = {(record.model, record.task): record.reason for record in records if not record.supported}
     rows: list[Row] = []
     for model in dict.fromkeys(record.model for record in records):
         own = ModelRecords(name=model, six_axis=tuple(record for record in records if record.model == model))
-        rows += [{"model": model} | row for row in axis_rows(own, _statistics)]
+        rows += [
+            {"model": model, "reason": None if row["n_seeds"] else reasons.get((model, row["task"]))} | row
+            for row in axis_rows(own, _statistics)
+        ]
     return [{name: row.get(name) for name in FIELDS} for row in rows]
 
 
