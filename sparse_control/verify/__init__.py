@@ -69,6 +69,8 @@ def verify(root: Path, project: Path, *, from_states: bool = False) -> list[Chec
     )
     if len(models) < len(folders) or published is None:
         checks.append(Check("tables", "skip", "not recomputed, as records above cannot be read"))
+    elif not manifest.rendered_files(paper):
+        checks.append(Check("tables", "skip", "not recomputed, as none is rendered"))
     else:
         records = Records(models=tuple(model.records for model in models), published=published)
         checks += table_checks(root, project, records, missing)
