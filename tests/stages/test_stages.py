@@ -412,7 +412,7 @@ def test_iss_that_is_undefined_for_every_fact_is_null_with_a_reason(tmp_path, un
     ("metadata", "message"),
     [
         ({"seed": 1}, "corpus.json: settings.seed: was built with 1, corpus.seed is 0"),
-        ({"windows_per_article": 48}, "settings.windows_per_article: was built with 48"),
+        ({"windows_per_article": 8}, "settings.windows_per_article: was built with 8"),
         ({"tokenizer_sha256": "f" * 64}, "tokenizer_sha256: was built for ffff"),
     ],
 )

@@ -4,6 +4,9 @@ from pathlib import Path
 
 from sparse_control.corpus import METADATA, WINDOWS
 from sparse_control.files import read_json_lines, sha256_file, write_json, write_json_lines
+from sparse_control.settings import load_settings
+
+PARAMS = Path(__file__).parents[2] / "params.yaml"
 
 
 def windows(n: int = 8, length: int = 16, vocabulary: int = 256) -> list[dict]:
@@ -23,7 +26,7 @@ def write_metadata(folder: Path, *, tokenizer_sha256: str = "0" * 64, **settings
     """corpus.json of the windows that are in `folder`."""
     rows = read_json_lines(folder / WINDOWS)
     length = len(rows[0]["input_ids"])
-    defaults = {"sequence_length": length, "windows_per_article": 8, "minimum_paragraph_characters": 200, "seed": 0}
+    defaults = load_settings(PARAMS).corpus.model_dump() | {"sequence_length": length}
     content = {
         "schema": "corpus/1",
         "tokenizer_sha256": tokenizer_sha256,
