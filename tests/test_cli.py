@@ -515,7 +515,7 @@ def test_six_axis_hands_on_what_is_asked_for(run, given_flow, tmp_path):
         (["--last-token-only"], ["--last-token-only: says how --pairs FILE is read"]),
         (["--pairs", "absent.jsonl"], ["--pairs", "'absent.jsonl' does not exist"]),
         (["--pairs", str(EXAMPLE)], ["score_example.json: negative: the field is missing"]),
-        (["--pairs", str(PAIRS), "--name", "ioi"], ["ioi is one of the project's own tasks"]),
+        (["--pairs", str(PAIRS), "--name", "ioi"], ["ioi is a name of the project's own"]),
         (["--off-target", str(EXAMPLE)], ["off-target prompts are read from .txt"]),
         (["--preset", "huge"], ["no preset 'huge'"]),
         (["--model", "smollm9"], ["'smollm9'"]),

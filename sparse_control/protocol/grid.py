@@ -56,7 +56,7 @@ def restricted(
     A record depends on none of the four, so records measured one by one are those of the whole run. Interventions
     given as files stand, with their controls, beside the selectors that are asked for, and alone where none is; the
     rules are then those they have (`RULES`). Pairs given as a file are a task beside those that are asked for, and
-    alone where none is, with `TARGETS` and `TOLERANCE` on the feedback axis.
+    alone where none is, with `TARGETS` and `TOLERANCE` on the feedback axis where the settings have none.
 
     Raises:
         InputError: an unknown name, in the call or in the settings; a seed that is not a whole number from 0 on; one of
@@ -100,8 +100,8 @@ def restricted(
 
 def _feedback_with(protocol: ProtocolSettings, pairs: PairFile) -> dict[str, Any]:
     """The settings of the feedback axis with those of a file of pairs, once it is sure that it can be measured."""
-    if pairs.name in TASKS:
-        raise InputError(f"{pairs.path}: {pairs.name} is one of the project's own tasks; give another --name")
+    if pairs.name.casefold() in (*TASKS, "off_target"):  # files of some disks know no capitals
+        raise InputError(f"{pairs.path}: {pairs.name} is a name of the project's own; give another --name")
     split, fewest = min(pairs.most().items(), key=lambda item: item[1])
     if fewest < protocol.minimum_pairs:
         raise InputError(
@@ -112,9 +112,9 @@ def _feedback_with(protocol: ProtocolSettings, pairs: PairFile) -> dict[str, Any
         raise InputError(
             f"params.yaml: protocol.positions: must be [-1] with --last-token-only, got {protocol.positions}"
         )
-    own = {"targets": TARGETS, "tolerance": TOLERANCE}
+    usual = {"targets": TARGETS, "tolerance": TOLERANCE}
     feedback = protocol.feedback.model_dump()
-    return feedback | {name: feedback[name] | {pairs.name: value} for name, value in own.items()}
+    return feedback | {name: {pairs.name: value} | feedback[name] for name, value in usual.items()}
 
 
 def templated(settings: Settings, arguments: Mapping[str, Any]) -> Settings:

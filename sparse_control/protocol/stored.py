@@ -15,7 +15,7 @@ from sparse_control.errors import InputError
 from sparse_control.files import LARGEST_TEXT, check_size, json_line, parse_json, sha256_json, write_bytes
 from sparse_control.models.identity import ModelIdentity, model_identity, model_label
 from sparse_control.protocol.given import GivenFile
-from sparse_control.protocol.grid import WHICH, studies
+from sparse_control.protocol.grid import TARGETS, TOLERANCE, WHICH, studies
 from sparse_control.protocol.panels import PanelSources, drawn_from, panel_source
 from sparse_control.records.paths import STUDY, replaced_file, replaced_folder
 from sparse_control.records.six_axis import RecordKey, record_sha256
@@ -52,8 +52,8 @@ class Origin:
             InputError: as `model_identity`.
         """
         protocol = settings.protocol.model_dump(mode="json", exclude=set(WHICH))  # those say which records, not how
-        if sources.pairs is not None:  # what it adds is the same for all such files, and nothing of any other task
-            for name in ("targets", "tolerance"):
+        for name, usual in (("targets", TARGETS), ("tolerance", TOLERANCE)) if sources.pairs else ():
+            if protocol["feedback"][name][sources.pairs.name] == usual:  # what every such file has; nothing of others
                 del protocol["feedback"][name][sources.pairs.name]
         params = {"model": settings.model, "dtype": settings.dtype, "threads": settings.threads, **protocol}
         provenance = {

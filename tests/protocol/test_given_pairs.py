@@ -112,6 +112,13 @@ def test_the_grid_has_the_file_beside_what_is_asked_for(tmp_path):
     both = restricted(small_settings(), tasks=["sentiment"], **which, pairs=plain).protocol
     assert studies(both, plain) == [("sentiment", "top_k", "F"), ("plain", "top_k", "F")]
     assert both.feedback.targets["plain"] == TARGETS and both.feedback.tolerance["plain"] == TOLERANCE
+    feedback = small_settings().protocol.feedback
+    asked = feedback.model_copy(update={"targets": feedback.targets | {"plain": 3}})
+    set_by_hand = restricted(small_settings(feedback=asked), **which, pairs=plain)
+    assert set_by_hand.protocol.feedback.targets["plain"] == 3
+    hashes = [study.Origin.of(each, PanelSources(pairs=plain)).provenance["params_sha256"]
+              for each in (set_by_hand, restricted(small_settings(), **which, pairs=plain))]  # fmt: skip
+    assert hashes[0] != hashes[1]
     settings = small_settings()
     own = study.Origin.of(settings).provenance
     beside = restricted(settings, tasks=["sentiment"], pairs=plain)
@@ -135,7 +142,8 @@ def test_every_pair_is_used_once_or_counted_once(tmp_path):
     ("rows", "name", "message"),
     [
         ([row(1)], None, "split evaluate has 0 pairs; each of fit, evaluate and reuse needs 6"),
-        ([row(n) for n in range(1, 25)], "ioi", "ioi is one of the project's own tasks; give another --name"),
+        ([row(n) for n in range(1, 25)], "IOI", "IOI is a name of the project's own; give another --name"),
+        ([row(n) for n in range(1, 25)], "off_target", "off_target is a name of the project's own"),
         ([row(n) for n in range(1, 25)], "a.b", "'a.b': is no name for a task"),
         ([], None, "holds no pairs"),
         ([row(1, split="fit"), row(2)], None, ":2: split: must be in every line or in none"),
